@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Promotion policies: decide(snapshot) -> plan. Freestanding C without allocation, floating point or I/O; the same
+ * objects are linked into neotier.ko, the unit tests and the simulators. A policy only decides: whoever calls it
+ * enforces quota, headroom and the validity of pages whatever the plan says.
+ *
+ * Thread safety: a state block belongs to one caller at a time; policies keep nothing outside it.
+ */
+#ifndef NEOTIER_POLICY_H
+#define NEOTIER_POLICY_H
+
+#ifdef __KERNEL__
+#include <linux/types.h>
+#else
+#include <stdbool.h>
+#include <stdint.h>
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NEOTIER_HISTOGRAM_BINS 64
+#define NEOTIER_POLICY_STATE_BYTES 256
+
+/* What happened since the previous decision (deltas) and how things stand (levels). One device. */
+struct neotier_snapshot {
+	u64 interval_ns;	/* time since the previous decision, > 0 */
+	/* device, deltas */
+	u64 epochs;		/* complete epochs */
+	u64 reads, writes;	/* 64-byte requests to the device */
+	u64 peak_lines;		/* requests the device's memory could have served in the interval; 0: not known */
+	u64 reported;		/* hotlist entries drained */
+	u64 lost;		/* reports and updates lost in the device */
+	/* device, levels */
+	u32 histogram[NEOTIER_HISTOGRAM_BINS]; /* units of the last complete epoch by estimate; see neotier_bin_low() */
+	u32 error_bound;	/* requests an estimate may exceed the truth by */
+	u32 threshold;		/* in force */
+	u32 counter_max;	/* largest threshold that can match */
+	/* kernel, deltas (4 KiB pages) */
+	u64 promoted;
+	u64 promote_failed;	/* hot, but not moved: busy, no room, ... */
+	u64 quota_skipped;	/* hot, but over quota */
+	u64 ping_pong;		/* promoted pages that had been promoted before and demoted since */
+	/* kernel, levels */
+	u64 quota_pages;	/* pages the quota allows in the interval; U64_MAX: no limit */
+	u64 fast_free_pages;	/* promotable without reclaim, headroom taken off */
+	u64 fast_total_pages;
+	u64 slow_total_pages;
+};
+
+struct neotier_plan {
+	u32 threshold;		/* requests in an epoch, 1 .. counter_max */
+	u64 promote_max;	/* pages to promote at most until the next decision; U64_MAX: no limit of the policy's own */
+};
+
+struct neotier_policy_params {
+	u32 threshold;		/* fixed: the threshold; others: where to start. 1 .. 65535 */
+	u32 p_start_ppm, p_min_ppm, p_max_ppm; /* neomem: share of pages called hot, parts per million */
+};
+
+struct neotier_policy {
+	const char *name;	/* as written to sysfs */
+	const char *text;	/* one line for people */
+	/* state: NEOTIER_POLICY_STATE_BYTES, 8-byte aligned, zeroed by the caller */
+	void (*init)(void *state, const struct neotier_policy_params *params);
+	void (*decide)(void *state, const struct neotier_snapshot *snapshot, struct neotier_plan *plan);
+};
+
+extern const struct neotier_policy neotier_policy_fixed;
+extern const struct neotier_policy neotier_policy_neomem;
+
+/* All policies, NULL-terminated; the first is the default. */
+extern const struct neotier_policy *const neotier_policies[];
+/* By name, or NULL. */
+const struct neotier_policy *neotier_policy_find(const char *name);
+
+/* Lowest estimate of histogram bin `bin` in [0, 63]: 8 bins each of width 1, 2, 4, ... 128. */
+static inline u32 neotier_bin_low(u32 bin)
+{
+	u32 group = bin >> 3;
+
+	return ((1u << group) - 1) * 8 + ((bin & 7) << group);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
