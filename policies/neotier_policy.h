@@ -10,9 +10,11 @@
 #define NEOTIER_POLICY_H
 
 #ifdef __KERNEL__
+#include <linux/stddef.h>
 #include <linux/types.h>
 #else
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 typedef uint8_t u8;
 typedef uint16_t u16;
@@ -26,6 +28,7 @@ extern "C" {
 
 #define NEOTIER_HISTOGRAM_BINS 64
 #define NEOTIER_POLICY_STATE_BYTES 256
+#define NEOTIER_NO_LIMIT (~(u64)0)	/* the kernel's U64_MAX, which user space lacks */
 
 /* What happened since the previous decision (deltas) and how things stand (levels). One device. */
 struct neotier_snapshot {
@@ -41,13 +44,14 @@ struct neotier_snapshot {
 	u32 error_bound;	/* requests an estimate may exceed the truth by */
 	u32 threshold;		/* in force */
 	u32 counter_max;	/* largest threshold that can match */
+	u32 unit_pages_log2;	/* log2 of the 4 KiB pages in a unit: 0 for 4 KiB units, 9 for 2 MiB */
 	/* kernel, deltas (4 KiB pages) */
 	u64 promoted;
 	u64 promote_failed;	/* hot, but not moved: busy, no room, ... */
 	u64 quota_skipped;	/* hot, but over quota */
 	u64 ping_pong;		/* promoted pages that had been promoted before and demoted since */
 	/* kernel, levels */
-	u64 quota_pages;	/* pages the quota allows in the interval; U64_MAX: no limit */
+	u64 quota_pages;	/* pages the quota allows in the interval; NEOTIER_NO_LIMIT: none */
 	u64 fast_free_pages;	/* promotable without reclaim, headroom taken off */
 	u64 fast_total_pages;
 	u64 slow_total_pages;
@@ -55,18 +59,25 @@ struct neotier_snapshot {
 
 struct neotier_plan {
 	u32 threshold;		/* requests in an epoch, 1 .. counter_max */
-	u64 promote_max;	/* pages to promote at most until the next decision; U64_MAX: no limit of the policy's own */
+	u64 promote_max;	/* pages to promote at most until the next decision; NEOTIER_NO_LIMIT: none of its own */
 };
 
 struct neotier_policy_params {
 	u32 threshold;		/* fixed: the threshold; others: where to start. 1 .. 65535 */
-	u32 p_start_ppm, p_min_ppm, p_max_ppm; /* neomem: share of pages called hot, parts per million */
+	/* neomem: share of the device's pages called hot, parts per million; 1 <= min <= start <= max <= 1000000 */
+	u32 p_start_ppm, p_min_ppm, p_max_ppm;
 };
+
+/* What the parameter files beside the policies (fixed.toml, neomem.toml) say. */
+extern const struct neotier_policy_params neotier_policy_default_params;
 
 struct neotier_policy {
 	const char *name;	/* as written to sysfs */
 	const char *text;	/* one line for people */
-	/* state: NEOTIER_POLICY_STATE_BYTES, 8-byte aligned, zeroed by the caller */
+	/*
+	 * state: NEOTIER_POLICY_STATE_BYTES, 8-byte aligned, zeroed by the caller. Parameters out of range are moved to
+	 * the nearest value in range. decide() fills the whole plan; its threshold is always in 1 .. counter_max.
+	 */
 	void (*init)(void *state, const struct neotier_policy_params *params);
 	void (*decide)(void *state, const struct neotier_snapshot *snapshot, struct neotier_plan *plan);
 };
@@ -85,6 +96,34 @@ static inline u32 neotier_bin_low(u32 bin)
 	u32 group = bin >> 3;
 
 	return ((1u << group) - 1) * 8 + ((bin & 7) << group);
+}
+
+/*
+ * Threshold at which the hottest `units` units are hot: the lower edge of the bin that holds the `units`-th hottest, at
+ * least 1. All of that bin are hot with it, so more than `units` may be; taking the bin above instead would call none
+ * hot whenever the hot units share a bin. Fewer seen than asked for: 1. None seen: 0, there is nothing to go by.
+ */
+static inline u32 neotier_histogram_top(const u32 *histogram, u64 units)
+{
+	u64 seen = 0;
+	u32 bin = NEOTIER_HISTOGRAM_BINS;
+
+	while (bin > 0) {
+		seen += histogram[--bin];
+		if (seen > 0 && seen >= units)
+			break;
+	}
+	if (seen == 0)
+		return 0;
+	return bin > 0 && neotier_bin_low(bin) > 0 ? neotier_bin_low(bin) : 1;
+}
+
+/* The nearest threshold that a device with this counter_max can match. */
+static inline u32 neotier_threshold_clamp(u32 threshold, u32 counter_max)
+{
+	if (threshold > counter_max)
+		threshold = counter_max;
+	return threshold > 0 ? threshold : 1;
 }
 
 #ifdef __cplusplus

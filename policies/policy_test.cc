@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+// Unit tests of the policies, with values worked out by hand.
+
+#include "neotier_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+
+namespace {
+
+// A policy with a state of its own.
+class Instance {
+ public:
+  explicit Instance(const neotier_policy& policy,
+                    const neotier_policy_params& params = neotier_policy_default_params)
+      : policy_(policy) {
+    policy_.init(state_.data(), &params);
+  }
+  neotier_plan decide(const neotier_snapshot& snapshot) {
+    neotier_plan plan = {};
+    policy_.decide(state_.data(), &snapshot, &plan);
+    return plan;
+  }
+
+ private:
+  const neotier_policy& policy_;
+  alignas(8) std::array<unsigned char, NEOTIER_POLICY_STATE_BYTES> state_{};
+};
+
+// A slow tier of 1,000,000 pages, so that p in ppm is the number of pages called hot; one page in each of `bins` bins
+// from bin 1 up.
+neotier_snapshot quiet() {
+  neotier_snapshot s = {};
+  s.interval_ns = 1'000'000'000;
+  s.epochs = 100;
+  s.counter_max = 65535;
+  s.threshold = 10;
+  s.quota_pages = 1000;
+  s.slow_total_pages = 1'000'000;
+  return s;
+}
+
+// With slow_total_pages = 1,000,000 and one page in each estimate 1 .. 15, plus 100 steps to read p from: the number of
+// pages that theta lets through is p rounded up, so p is observed by a histogram whose bins step by known amounts.
+// Returns p in ppm, rounded up to `step`, by asking where the quantile falls in bins of `step` pages each.
+class NeomemProbe {
+ public:
+  explicit NeomemProbe(const neotier_policy_params& params = neotier_policy_default_params)
+      : instance_(neotier_policy_neomem, params) {}
+
+  // Bins 63 .. 1 hold `step` pages each: theta = low edge of bin 64 - ceil(p / step).
+  uint32_t share(neotier_snapshot s, uint32_t step) {
+    for (uint32_t bin = 1; bin < NEOTIER_HISTOGRAM_BINS; bin++) s.histogram[bin] = step;
+    const uint32_t theta = instance_.decide(s).threshold;
+    for (uint32_t bin = 1; bin < NEOTIER_HISTOGRAM_BINS; bin++)
+      if (neotier_bin_low(bin) == theta) return (64 - bin) * step;
+    ADD_FAILURE() << "theta " << theta << " is not the edge of a bin";
+    return 0;
+  }
+
+ private:
+  Instance instance_;
+};
+
+std::map<std::string, uint64_t> read_parameters(const std::string& path) {
+  std::map<std::string, uint64_t> values;
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const auto equals = line.find(" = ");
+    if (equals == std::string::npos) {
+      ADD_FAILURE() << path << ": not 'key = value': " << line;
+      continue;
+    }
+    char* end = nullptr;
+    values[line.substr(0, equals)] = std::strtoull(line.c_str() + equals + 3, &end, 10);
+    EXPECT_EQ(*end, '\0') << path << ": " << line;
+  }
+  return values;
+}
+
+TEST(Registry, FirstIsTheDefaultAndEndsWithNull) {
+  ASSERT_NE(neotier_policies[0], nullptr);
+  EXPECT_STREQ(neotier_policies[0]->name, "fixed");
+  int n = 0;
+  while (neotier_policies[n] != nullptr) n++;
+  EXPECT_EQ(n, 2);
+}
+
+TEST(Registry, FindsByWholeNameOnly) {
+  for (auto p = neotier_policies; *p != nullptr; p++) {
+    EXPECT_EQ(neotier_policy_find((*p)->name), *p);
+    EXPECT_GT(std::strlen((*p)->text), 0u);
+  }
+  EXPECT_EQ(neotier_policy_find("neo"), nullptr);
+  EXPECT_EQ(neotier_policy_find("neomem2"), nullptr);
+  EXPECT_EQ(neotier_policy_find("fixed\n"), nullptr);
+  EXPECT_EQ(neotier_policy_find(""), nullptr);
+}
+
+TEST(Registry, ParameterFilesSayTheCodesDefaults) {
+  const auto& d = neotier_policy_default_params;
+  const std::string dir = NEOTIER_POLICY_DIR;
+  EXPECT_EQ(read_parameters(dir + "/fixed.toml"), (std::map<std::string, uint64_t>{{"threshold", d.threshold}}));
+  EXPECT_EQ(read_parameters(dir + "/neomem.toml"),
+            (std::map<std::string, uint64_t>{{"threshold", d.threshold},
+                                             {"p_start_ppm", d.p_start_ppm},
+                                             {"p_min_ppm", d.p_min_ppm},
+                                             {"p_max_ppm", d.p_max_ppm}}));
+}
+
+TEST(Histogram, BinEdges) {
+  EXPECT_EQ(neotier_bin_low(0), 0u);
+  EXPECT_EQ(neotier_bin_low(7), 7u);
+  EXPECT_EQ(neotier_bin_low(8), 8u);
+  EXPECT_EQ(neotier_bin_low(9), 10u);
+  EXPECT_EQ(neotier_bin_low(16), 24u);
+  EXPECT_EQ(neotier_bin_low(17), 28u);
+  EXPECT_EQ(neotier_bin_low(63), 1912u);
+}
+
+TEST(Histogram, TopIsTheBinThatHoldsTheLastUnitAskedFor) {
+  uint32_t h[NEOTIER_HISTOGRAM_BINS] = {};
+  h[40] = 10;  // from 8 * 31 + 0 * 32 = 248
+  h[20] = 90;  // from 24 + 4 * 4 = 40
+  h[1] = 900;
+  EXPECT_EQ(neotier_histogram_top(h, 1), 248u);
+  EXPECT_EQ(neotier_histogram_top(h, 10), 248u);
+  EXPECT_EQ(neotier_histogram_top(h, 11), 40u);
+  EXPECT_EQ(neotier_histogram_top(h, 100), 40u);
+  EXPECT_EQ(neotier_histogram_top(h, 101), 1u);
+  EXPECT_EQ(neotier_histogram_top(h, 1000), 1u);
+  EXPECT_EQ(neotier_histogram_top(h, 1001), 1u);
+  EXPECT_EQ(neotier_histogram_top(h, ~0ull), 1u);
+  EXPECT_EQ(neotier_histogram_top(h, 0), 248u);
+}
+
+TEST(Histogram, NothingSeenGivesNothingToGoBy) {
+  const uint32_t h[NEOTIER_HISTOGRAM_BINS] = {};
+  EXPECT_EQ(neotier_histogram_top(h, 0), 0u);
+  EXPECT_EQ(neotier_histogram_top(h, 5), 0u);
+}
+
+TEST(Histogram, FullBinsDoNotOverflow) {
+  uint32_t h[NEOTIER_HISTOGRAM_BINS];
+  for (auto& bin : h) bin = ~0u;
+  EXPECT_EQ(neotier_histogram_top(h, uint64_t{0xffffffff} * 2), 1784u);  // bin 62
+  EXPECT_EQ(neotier_histogram_top(h, ~0ull), 1u);
+}
+
+TEST(Fixed, IsTheParameterWhateverHappens) {
+  Instance p(neotier_policy_fixed);
+  neotier_snapshot s = quiet();
+  EXPECT_EQ(p.decide(s).threshold, 10u);
+  s.promoted = s.quota_pages;
+  s.histogram[63] = 1000;
+  s.threshold = 77;
+  EXPECT_EQ(p.decide(s).threshold, 10u);
+  EXPECT_EQ(p.decide(s).promote_max, NEOTIER_NO_LIMIT);
+}
+
+TEST(Fixed, StaysWithinWhatTheDeviceCanMatch) {
+  neotier_policy_params params = neotier_policy_default_params;
+  params.threshold = 5000;
+  neotier_snapshot s = quiet();
+  s.counter_max = 4095;
+  EXPECT_EQ(Instance(neotier_policy_fixed, params).decide(s).threshold, 4095u);
+  params.threshold = 0;
+  EXPECT_EQ(Instance(neotier_policy_fixed, params).decide(s).threshold, 1u);
+  s.counter_max = 0;
+  EXPECT_EQ(Instance(neotier_policy_fixed, params).decide(s).threshold, 1u);
+}
+
+TEST(Neomem, StartsAtOneInAThousandPages) {
+  Instance p(neotier_policy_neomem);
+  neotier_snapshot s = quiet();
+  s.histogram[40] = 999;
+  s.histogram[30] = 1;
+  s.histogram[20] = 5000;
+  EXPECT_EQ(p.decide(s).threshold, neotier_bin_low(30));  // the 1000th hottest of 1,000,000
+  EXPECT_EQ(p.decide(s).promote_max, NEOTIER_NO_LIMIT);
+}
+
+TEST(Neomem, ShareIsOfThePagesOfTheTierNotOfThoseSeen) {
+  neotier_snapshot s = quiet();
+  s.slow_total_pages = 262'144;  // 1 GiB: 262.144 pages at 0.1 %, so the 263rd hottest
+  s.histogram[50] = 262;
+  s.histogram[45] = 1;
+  s.histogram[10] = 20'000;
+  EXPECT_EQ(Instance(neotier_policy_neomem).decide(s).threshold, neotier_bin_low(45));
+  s.histogram[10] = 0;  // fewer pages seen change nothing
+  EXPECT_EQ(Instance(neotier_policy_neomem).decide(s).threshold, neotier_bin_low(45));
+}
+
+TEST(Neomem, HugeUnitsAreCountedAsUnits) {
+  neotier_snapshot s = quiet();
+  s.slow_total_pages = 512 * 10'000;
+  s.unit_pages_log2 = 9;  // 10,000 units: 10 of them
+  s.histogram[50] = 9;
+  s.histogram[45] = 1;
+  s.histogram[10] = 1000;
+  EXPECT_EQ(Instance(neotier_policy_neomem).decide(s).threshold, neotier_bin_low(45));
+}
+
+TEST(Neomem, ThresholdIsAtLeastOne) {
+  Instance p(neotier_policy_neomem);
+  neotier_snapshot s = quiet();
+  s.histogram[1] = 3;  // fewer pages seen than p asks for
+  EXPECT_EQ(p.decide(s).threshold, 1u);
+  s.histogram[0] = 5000;  // a device that counts untouched units too
+  EXPECT_EQ(p.decide(s).threshold, 1u);
+}
+
+TEST(Neomem, EmptyHistogramKeepsTheThreshold) {
+  Instance p(neotier_policy_neomem);
+  neotier_snapshot s = quiet();
+  EXPECT_EQ(p.decide(s).threshold, 10u);
+  s.histogram[40] = 5000;
+  EXPECT_EQ(p.decide(s).threshold, neotier_bin_low(40));
+  s.histogram[40] = 0;
+  EXPECT_EQ(p.decide(s).threshold, neotier_bin_low(40));
+}
+
+TEST(Neomem, ThresholdStaysWithinWhatTheDeviceCanMatch) {
+  neotier_snapshot s = quiet();
+  s.counter_max = 255;
+  s.histogram[60] = 5000;
+  EXPECT_EQ(Instance(neotier_policy_neomem).decide(s).threshold, 255u);
+  s.counter_max = 0;
+  EXPECT_EQ(Instance(neotier_policy_neomem).decide(s).threshold, 1u);
+}
+
+TEST(Neomem, ClampDoesNotStick) {
+  Instance p(neotier_policy_neomem);
+  neotier_snapshot s = quiet();
+  s.counter_max = 5;
+  EXPECT_EQ(p.decide(s).threshold, 5u);
+  s.counter_max = 65535;
+  EXPECT_EQ(p.decide(s).threshold, 10u);
+}
+
+TEST(Neomem, BandwidthRaisesTheShare) {
+  NeomemProbe p;
+  neotier_snapshot s = quiet();
+  s.peak_lines = 1000;
+  s.reads = 300;
+  s.writes = 200;
+  EXPECT_EQ(p.share(s, 250), 1500u);  // 1000 * 1.5
+  EXPECT_EQ(p.share(s, 250), 2250u);  // * 1.5
+  s.reads = 5000;                     // over the peak counts as the peak
+  EXPECT_EQ(p.share(s, 250), 4500u);  // * 2
+}
+
+TEST(Neomem, LightLoadStillMovesTheShare) {
+  NeomemProbe p;
+  neotier_snapshot s = quiet();
+  s.peak_lines = 1'000'000;
+  s.reads = 1000;  // B = 0.001; 1.001^110 = 1.1162
+  for (int i = 0; i < 109; i++) p.share(s, 300);
+  EXPECT_EQ(p.share(s, 93), 1116u);  // 1116.2 less what rounding took: the 12 x 93rd page
+}
+
+TEST(Neomem, UnknownPeakIsNoLoad) {
+  NeomemProbe p;
+  neotier_snapshot s = quiet();
+  s.reads = 1'000'000;
+  for (int i = 0; i < 10; i++) EXPECT_EQ(p.share(s, 100), 1000u);
+}
+
+TEST(Neomem, PingPongLowersTheShareBySquare) {
+  NeomemProbe p;
+  neotier_snapshot s = quiet();
+  s.promoted = 99;
+  s.ping_pong = 100;                // P = 1
+  EXPECT_EQ(p.share(s, 50), 250u);  // 1000 / 4
+  s.ping_pong = 25;                 // P = 0.25: 250 / 1.5625 = 160
+  EXPECT_EQ(p.share(s, 20), 160u);
+}
+
+TEST(Neomem, BandwidthAndPingPongTogether) {
+  NeomemProbe p;
+  neotier_snapshot s = quiet();
+  s.peak_lines = 100;
+  s.reads = 100;
+  s.promoted = 99;
+  s.ping_pong = 100;
+  EXPECT_EQ(p.share(s, 100), 500u);  // 1000 * 2 / 4
+}
+
+TEST(Neomem, HalvesAtTheQuota) {
+  NeomemProbe p;
+  neotier_snapshot s = quiet();
+  s.peak_lines = 100;
+  s.reads = 100;
+  s.promoted = 1000;  // = quota_pages; load and ping-pong then play no part
+  s.ping_pong = 1000;
+  EXPECT_EQ(p.share(s, 50), 500u);
+  s.promoted = 5000;
+  EXPECT_EQ(p.share(s, 50), 250u);
+  s.promoted = 999;
+  s.ping_pong = 0;
+  EXPECT_EQ(p.share(s, 50), 500u);  // under it again: * 2
+}
+
+TEST(Neomem, NoQuotaIsNeverReached) {
+  NeomemProbe p;
+  neotier_snapshot s = quiet();
+  s.quota_pages = NEOTIER_NO_LIMIT;
+  s.promoted = 1'000'000'000;
+  EXPECT_EQ(p.share(s, 100), 1000u);
+}
+
+TEST(Neomem, ShareStaysWithinItsBounds) {
+  NeomemProbe p;
+  neotier_snapshot s = quiet();
+  s.peak_lines = 1;
+  s.reads = 1;
+  for (int i = 0; i < 20; i++) p.share(s, 400);
+  EXPECT_EQ(p.share(s, 400), 15600u);
+  s.promoted = 1000;
+  for (int i = 0; i < 20; i++) p.share(s, 400);
+  EXPECT_EQ(p.share(s, 50), 100u);
+  s.promoted = 0;
+  EXPECT_EQ(p.share(s, 50), 200u);  // leaves the bound at once
+}
+
+TEST(Neomem, ExtremeInputsStayInRange) {
+  neotier_snapshot s = quiet();
+  s.reads = s.writes = s.peak_lines = ~0ull;
+  s.promoted = ~0ull - 1;
+  s.ping_pong = ~0ull;
+  s.quota_pages = NEOTIER_NO_LIMIT;
+  s.slow_total_pages = ~0ull;
+  for (auto& bin : s.histogram) bin = ~0u;
+  const neotier_plan plan = Instance(neotier_policy_neomem).decide(s);
+  EXPECT_GE(plan.threshold, 1u);
+  EXPECT_LE(plan.threshold, 1912u);
+
+  s.promoted = 0;  // P clamped: p goes to its minimum, not round the corner
+  NeomemProbe p;
+  s = quiet();
+  s.ping_pong = ~0ull;
+  EXPECT_EQ(p.share(s, 50), 100u);
+}
+
+TEST(Neomem, UnfitParametersAreMovedIntoRange) {
+  neotier_policy_params params = {};
+  NeomemProbe low(params);  // all zero: 1 ppm
+  EXPECT_EQ(low.share(quiet(), 1), 1u);
+  params.p_start_ppm = 5'000'000;
+  params.p_min_ppm = 2'000'000;
+  params.p_max_ppm = 100;
+  neotier_snapshot s = quiet();
+  s.histogram[40] = 10;
+  s.histogram[5] = 999'990;
+  EXPECT_EQ(Instance(neotier_policy_neomem, params).decide(s).threshold, 5u);  // every page
+}
+
+TEST(All, SameSnapshotsGiveSamePlans) {
+  for (auto p = neotier_policies; *p != nullptr; p++) {
+    Instance a(**p), b(**p);
+    std::mt19937_64 random(20261120);
+    for (int i = 0; i < 20'000; i++) {
+      neotier_snapshot s = quiet();
+      const auto any = [&random] { return random() >> (random() % 64); };
+      s.reads = any();
+      s.writes = any();
+      s.peak_lines = any();
+      s.promoted = any();
+      s.quota_pages = any();
+      s.ping_pong = any();
+      s.slow_total_pages = any();
+      s.counter_max = static_cast<uint32_t>(any());
+      s.unit_pages_log2 = random() % 2 == 0 ? 0 : 9;
+      for (auto& bin : s.histogram) bin = random() % 4 == 0 ? static_cast<uint32_t>(any()) : 0;
+      const neotier_plan x = a.decide(s), y = b.decide(s);
+      ASSERT_EQ(x.threshold, y.threshold) << (*p)->name << " step " << i;
+      ASSERT_EQ(x.promote_max, y.promote_max);
+      ASSERT_GE(x.threshold, 1u);
+      ASSERT_LE(x.threshold, s.counter_max == 0 ? 1u : s.counter_max);
+    }
+  }
+}
+
+}  // namespace
