@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 // Unit tests of the policies, with values worked out by hand.
 
-#include "neotier_policy.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,13 +11,14 @@
 #include <random>
 #include <string>
 
+#include "neotier_policy.h"
+
 namespace {
 
 // A policy with a state of its own.
 class Instance {
  public:
-  explicit Instance(const neotier_policy& policy,
-                    const neotier_policy_params& params = neotier_policy_default_params)
+  explicit Instance(const neotier_policy& policy, const neotier_policy_params& params = neotier_policy_default_params)
       : policy_(policy) {
     policy_.init(state_.data(), &params);
   }
@@ -34,8 +33,8 @@ class Instance {
   alignas(8) std::array<unsigned char, NEOTIER_POLICY_STATE_BYTES> state_{};
 };
 
-// A slow tier of 1,000,000 pages, so that p in ppm is the number of pages called hot; one page in each of `bins` bins
-// from bin 1 up.
+// A slow tier of 1,000,000 pages, so that p in ppm is the number of pages called hot. No load, no promotions, no page
+// seen.
 neotier_snapshot quiet() {
   neotier_snapshot s = {};
   s.interval_ns = 1'000'000'000;
@@ -47,9 +46,8 @@ neotier_snapshot quiet() {
   return s;
 }
 
-// With slow_total_pages = 1,000,000 and one page in each estimate 1 .. 15, plus 100 steps to read p from: the number of
-// pages that theta lets through is p rounded up, so p is observed by a histogram whose bins step by known amounts.
-// Returns p in ppm, rounded up to `step`, by asking where the quantile falls in bins of `step` pages each.
+// Reads p, which a plan does not show, from where the quantile falls in a histogram whose bins hold `step` pages each:
+// p in ppm rounded up to a multiple of `step` (63 x step at most).
 class NeomemProbe {
  public:
   explicit NeomemProbe(const neotier_policy_params& params = neotier_policy_default_params)
@@ -110,11 +108,10 @@ TEST(Registry, ParameterFilesSayTheCodesDefaults) {
   const auto& d = neotier_policy_default_params;
   const std::string dir = NEOTIER_POLICY_DIR;
   EXPECT_EQ(read_parameters(dir + "/fixed.toml"), (std::map<std::string, uint64_t>{{"threshold", d.threshold}}));
-  EXPECT_EQ(read_parameters(dir + "/neomem.toml"),
-            (std::map<std::string, uint64_t>{{"threshold", d.threshold},
-                                             {"p_start_ppm", d.p_start_ppm},
-                                             {"p_min_ppm", d.p_min_ppm},
-                                             {"p_max_ppm", d.p_max_ppm}}));
+  EXPECT_EQ(read_parameters(dir + "/neomem.toml"), (std::map<std::string, uint64_t>{{"threshold", d.threshold},
+                                                                                    {"p_start_ppm", d.p_start_ppm},
+                                                                                    {"p_min_ppm", d.p_min_ppm},
+                                                                                    {"p_max_ppm", d.p_max_ppm}}));
 }
 
 TEST(Histogram, BinEdges) {
@@ -263,9 +260,9 @@ TEST(Neomem, LightLoadStillMovesTheShare) {
   NeomemProbe p;
   neotier_snapshot s = quiet();
   s.peak_lines = 1'000'000;
-  s.reads = 1000;  // B = 0.001; 1.001^110 = 1.1162
+  s.reads = 1000;  // B = 65 / 65536 after rounding down
   for (int i = 0; i < 109; i++) p.share(s, 300);
-  EXPECT_EQ(p.share(s, 93), 1116u);  // 1116.2 less what rounding took: the 12 x 93rd page
+  EXPECT_EQ(p.share(s, 20), 1120u);  // 1000 * (1 + 65 / 65536)^110 = 1115.2
 }
 
 TEST(Neomem, UnknownPeakIsNoLoad) {
