@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Why a hot page was not promoted: the one list that the enum, the trace names, the counters and their sysfs files come
+ * from. X(NAME, name, definition); a counter is called stats/skipped_<name>. Append only: traces are compared by number.
+ */
+#ifndef NEOTIER_SKIP_H
+#define NEOTIER_SKIP_H
+
+#define NEOTIER_SKIPS(X) \
+	X(RANGE,       range,       "outside the device's memory or not on its node") \
+	X(OFFLINE,     offline,     "memory section offline or without struct page") \
+	X(NOT_LRU,     not_lru,     "free, kernel memory, or waiting in a per-CPU list: not on an LRU list") \
+	X(FILE,        file,        "page cache or shared memory: route 1 moves anonymous pages only") \
+	X(LARGE,       large,       "part of a large folio (THP, hugetlb): not moved by this module") \
+	X(SWAPCACHE,   swapcache,   "in the swap cache") \
+	X(WRITEBACK,   writeback,   "under writeback") \
+	X(UNEVICTABLE, unevictable, "unevictable or mlocked: its owner chose where it stays") \
+	X(SHARED,      shared,      "KSM page, or mapped more than once: no one owner whose placement is known") \
+	X(EXCLUDED,    excluded,    "charged to a cgroup listed in exclude_cgroups") \
+	X(BUSY,        busy,        "locked, pinned, poisoned or referenced elsewhere, or gone before it could be moved") \
+	X(NO_MEMORY,   no_memory,   "no destination page although the target node had room when checked") \
+	X(DUPLICATE,   duplicate,   "reported again while still waiting: not queued twice") \
+	X(NO_ROOM,     no_room,     "had to wait for free memory on the target node (once a report; moved later if it can be)") \
+	X(QUOTA,       quota,       "had to wait for quota (once a report; moved later if it can be)") \
+	X(PLAN,        plan,        "had to wait: the policy's promote_max was used up (once a report; moved later if it can be)") \
+	X(OVERFLOW,    overflow,    "dropped: the list of waiting pages was full") \
+	X(EXPIRED,     expired,     "dropped: waited longer than a report says anything about")
+
+#define NEOTIER_SKIP_ENUM(NAME, name, text) NEOTIER_SKIP_##NAME,
+enum neotier_skip {
+	NEOTIER_SKIPS(NEOTIER_SKIP_ENUM)
+	NR_NEOTIER_SKIP
+};
+
+#endif
