@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Process 1 of the guest: sets the machine up as /neotier.conf says, runs PROGRAM in the region of interest, and leaves
+ * the outcome in the BAR's mailbox. Statically linked; the guest has nothing else.
+ *
+ * /neotier.conf: "key value" lines, in this order of effect:
+ *   set PATH VALUE      write VALUE to PATH before anything else
+ *   dram_bytes N        leave N bytes free on node 0 when PROGRAM starts
+ *   module PATH ARGS    load a kernel module
+ *   late PATH VALUE     write after the module
+ *   roi_after TEXT      the region begins when TEXT appears on PROGRAM's output, else at its exec
+ *   stats DIRECTORY     report every file in it, over the region of interest
+ *   env NAME=VALUE, arg TEXT, cwd PATH
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/mempolicy.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "neotier/mailbox.h"
+#include "neotier/mark.h"
+
+#define MAX_LINES 512
+#define MAX_STATS 512
+#define MIB (1024ull * 1024)
+
+static struct {
+	char *text;
+	struct {
+		char *key, *value;
+	} line[MAX_LINES];
+	int lines;
+} conf;
+
+static volatile struct neotier_mailbox *mailbox;
+static unsigned char *bar;
+static char bar_path[PATH_MAX];
+
+static void power_off(void)
+{
+	fflush(NULL);
+	reboot(RB_POWER_OFF);
+	for (;;)
+		pause();
+}
+
+static void copy_to_mailbox(volatile char *to, const char *from, size_t size)
+{
+	size_t n = strnlen(from, size - 1);
+
+	for (size_t i = 0; i < n; i++)
+		to[i] = from[i];
+	to[n] = 0;
+}
+
+__attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
+{
+	char text[512];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof text, format, args);
+	va_end(args);
+	fprintf(stderr, "neotier init: %s\n", text);
+	if (mailbox) {
+		copy_to_mailbox(mailbox->message, text, sizeof mailbox->message);
+		mailbox->state = NEOTIER_STATE_FAILED;
+	}
+	power_off();
+}
+
+static char *read_file(const char *path, char *buffer, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n, at = 0;
+
+	if (fd < 0)
+		return NULL;
+	while ((n = read(fd, buffer + at, size - 1 - (size_t)at)) > 0)
+		at += n;
+	close(fd);
+	if (n < 0)
+		return NULL;
+	buffer[at] = 0;
+	return buffer;
+}
+
+static void write_setting(const char *setting)
+{
+	char path[PATH_MAX];
+	const char *space = strchr(setting, ' ');
+
+	if (!space || (size_t)(space - setting) >= sizeof path)
+		fail("bad setting '%s' in /neotier.conf", setting);
+	memcpy(path, setting, (size_t)(space - setting));
+	path[space - setting] = 0;
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	size_t length = strlen(space + 1);
+
+	if (fd < 0 || write(fd, space + 1, length) != (ssize_t)length)
+		fail("cannot write '%s' to %s: %s", space + 1, path, strerror(errno));
+	close(fd);
+}
+
+static void read_conf(void)
+{
+	struct stat st;
+	char *at;
+
+	if (stat("/neotier.conf", &st))
+		fail("no /neotier.conf in the initramfs");
+	conf.text = malloc((size_t)st.st_size + 1);
+	if (!conf.text || !read_file("/neotier.conf", conf.text, (size_t)st.st_size + 1))
+		fail("cannot read /neotier.conf");
+	for (char *line = strtok_r(conf.text, "\n", &at); line; line = strtok_r(NULL, "\n", &at)) {
+		char *space = strchr(line, ' ');
+
+		if (!space || conf.lines == MAX_LINES)
+			fail("/neotier.conf: line '%s' is no 'key value', or there are too many", line);
+		*space = 0;
+		conf.line[conf.lines].key = line;
+		conf.line[conf.lines++].value = space + 1;
+	}
+}
+
+static const char *conf_value(const char *key)
+{
+	for (int i = 0; i < conf.lines; i++)
+		if (!strcmp(conf.line[i].key, key))
+			return conf.line[i].value;
+	return NULL;
+}
+
+static void conf_each(const char *key, void (*act)(const char *))
+{
+	for (int i = 0; i < conf.lines; i++)
+		if (!strcmp(conf.line[i].key, key))
+			act(conf.line[i].value);
+}
+
+static void mount_all(void)
+{
+	mkdir("/proc", 0755), mkdir("/sys", 0755), mkdir("/dev", 0755), mkdir("/tmp", 01777);
+	mount("proc", "/proc", "proc", 0, NULL);
+	mount("sysfs", "/sys", "sysfs", 0, NULL);
+	mount("devtmpfs", "/dev", "devtmpfs", 0, NULL);
+	mkdir("/dev/pts", 0755), mkdir("/dev/shm", 01777);
+	mount("devpts", "/dev/pts", "devpts", 0, "ptmxmode=0666");
+	mount("tmpfs", "/tmp", "tmpfs", 0, NULL);
+	mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL);
+	mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL);
+	mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+}
+
+/* The ivshmem device: its BAR 2 holds the registers and, beyond them, the mailbox. */
+static void map_bar(void)
+{
+	DIR *devices = opendir("/sys/bus/pci/devices");
+	struct dirent *entry;
+	char path[PATH_MAX], id[64];
+
+	while (devices && (entry = readdir(devices))) {
+		snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/vendor", entry->d_name);
+		if (!read_file(path, id, sizeof id) || strtoul(id, NULL, 16) != 0x1af4)
+			continue;
+		snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/device", entry->d_name);
+		if (!read_file(path, id, sizeof id) || strtoul(id, NULL, 16) != 0x1110)
+			continue;
+		snprintf(bar_path, sizeof bar_path, "/sys/bus/pci/devices/%s/resource2", entry->d_name);
+		break;
+	}
+	if (!bar_path[0])
+		fail("no ivshmem device (PCI 1af4:1110) in the machine");
+	/* Memory decoding stays off until somebody enables the function. */
+	snprintf(path, sizeof path, "%s", bar_path);
+	strcpy(strrchr(path, '/'), "/enable");
+	int fd = open(path, O_WRONLY);
+	if (fd >= 0) {
+		if (write(fd, "1", 1) != 1)
+			fail("cannot enable the ivshmem device: %s", strerror(errno));
+		close(fd);
+	}
+	fd = open(bar_path, O_RDWR | O_CLOEXEC);
+	bar = fd < 0 ? MAP_FAILED : mmap(NULL, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (bar == MAP_FAILED)
+		fail("cannot map %s: %s", bar_path, strerror(errno));
+	close(fd);
+	mailbox = (volatile struct neotier_mailbox *)(bar + NEOTIER_MAILBOX_OFFSET);
+	if (mailbox->version != NEOTIER_MAILBOX_VERSION)
+		fail("the mailbox has version %u, this init expects %u", mailbox->version, NEOTIER_MAILBOX_VERSION);
+
+	char text[4096], *line = text;
+	snprintf(path, sizeof path, "%s", bar_path);
+	strcpy(strrchr(path, '/'), "/resource");
+	if (!read_file(path, text, sizeof text))
+		fail("cannot read %s", path);
+	for (int i = 0; i < 2 && line; i++)
+		line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL;
+	mailbox->arg[0] = line ? strtoull(line, NULL, 16) : 0;
+	NEOTIER_MARK_OP(NEOTIER_OP_BAR);
+	mailbox->state = NEOTIER_STATE_SETUP;
+}
+
+static uint64_t node_free_bytes(int node)
+{
+	char path[128], text[4096];
+
+	snprintf(path, sizeof path, "/sys/devices/system/node/node%d/meminfo", node);
+	const char *line = read_file(path, text, sizeof text) ? strstr(text, "MemFree:") : NULL;
+
+	return line ? strtoull(line + 8, NULL, 10) * 1024 : 0;
+}
+
+/*
+ * Takes memory of node 0 away until `target` bytes are free: the bulk as huge pages of the pool, which cost neither page
+ * tables nor the LRU lists anything, the rest as locked pages.
+ */
+static void trim_dram(uint64_t target)
+{
+	uint64_t free_bytes = node_free_bytes(0);
+	char setting[160];
+	unsigned long node0 = 1;
+
+	if (free_bytes < target)
+		fail("node 0 has %llu MiB free after kernel and initramfs, %llu MiB were asked for",
+		     (unsigned long long)(free_bytes / MIB), (unsigned long long)(target / MIB));
+	if (free_bytes - target >= 4 * MIB) {
+		snprintf(setting, sizeof setting,
+			 "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages %llu",
+			 (unsigned long long)((free_bytes - target) / (2 * MIB)));
+		write_setting(setting);
+	}
+	free_bytes = node_free_bytes(0);
+	if (free_bytes > target + 4096) {
+		size_t rest = (size_t)(free_bytes - target);
+
+		if (syscall(SYS_set_mempolicy, MPOL_BIND, &node0, 8 * sizeof node0))
+			fail("set_mempolicy: %s", strerror(errno));
+		if (mmap(NULL, rest, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_LOCKED, -1, 0) ==
+		    MAP_FAILED)
+			fail("cannot lock %zu bytes of node 0: %s", rest, strerror(errno));
+		syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
+	}
+}
+
+static void load_module(const char *value)
+{
+	char path[PATH_MAX];
+	const char *arguments = strchr(value, ' ');
+
+	snprintf(path, sizeof path, "%.*s", arguments ? (int)(arguments - value) : (int)strlen(value), value);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		fail("cannot open %s: %s", path, strerror(errno));
+	if (syscall(SYS_finit_module, fd, arguments ? arguments + 1 : "", 0))
+		fail("cannot load %s: %s; see the console log for the module's own message", path, strerror(errno));
+	close(fd);
+}
+
+/* Counters at ROI begin, to report differences. */
+static struct {
+	char name[96];
+	int64_t begin;
+} stat_begin[MAX_STATS];
+static int stat_count;
+static char *report_at;
+
+static void stat_line(const char *name, int64_t value, bool begin)
+{
+	if (begin) {
+		if (stat_count < MAX_STATS) {
+			snprintf(stat_begin[stat_count].name, sizeof stat_begin[0].name, "%s", name);
+			stat_begin[stat_count++].begin = value;
+		}
+		return;
+	}
+	for (int i = 0; i < stat_count; i++)
+		if (!strcmp(stat_begin[i].name, name))
+			value -= stat_begin[i].begin;
+	size_t left = NEOTIER_REPORT_BYTES - (size_t)(report_at - (char *)mailbox->report);
+	int n = snprintf(report_at, left, "%s %lld\n", name, (long long)value);
+
+	if (n > 0 && (size_t)n < left)
+		report_at += n;
+	else
+		*report_at = 0;
+}
+
+static void read_vmstat(bool begin)
+{
+	static const char *const wanted[] = { "pgpromote_", "pgdemote_", "numa_", "pgmigrate_", "pgfault", "pgmajfault",
+					      "oom_kill", "thp_fault_alloc", "thp_split_page ", "kswapd_", "pgsteal_",
+					      "pgscan_" };
+	static char text[65536];
+	char *at;
+
+	if (!read_file("/proc/vmstat", text, sizeof text))
+		return;
+	for (char *line = strtok_r(text, "\n", &at); line; line = strtok_r(NULL, "\n", &at)) {
+		for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+			if (strncmp(line, wanted[i], strlen(wanted[i])))
+				continue;
+			char *space = strchr(line, ' ');
+			char name[96];
+
+			if (!space)
+				break;
+			snprintf(name, sizeof name, "vmstat.%.*s", (int)(space - line), line);
+			stat_line(name, strtoll(space + 1, NULL, 10), begin);
+			break;
+		}
+	}
+}
+
+static void read_directory(const char *directory, bool begin)
+{
+	DIR *d = opendir(directory);
+	struct dirent *entry;
+
+	while (d && (entry = readdir(d))) {
+		char path[PATH_MAX], text[256], name[96], *end;
+
+		snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+		if (entry->d_type != DT_REG || !read_file(path, text, sizeof text))
+			continue;
+		int64_t value = strtoll(text, &end, 10);
+
+		if (end == text)
+			continue;
+		snprintf(name, sizeof name, "neotier.%.80s", entry->d_name);
+		stat_line(name, value, begin);
+	}
+	if (d)
+		closedir(d);
+}
+
+static void read_stats(bool begin)
+{
+	report_at = (char *)mailbox->report;
+	read_vmstat(begin);
+	for (int i = 0; i < conf.lines; i++)
+		if (!strcmp(conf.line[i].key, "stats"))
+			read_directory(conf.line[i].value, begin);
+}
+
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC_RAW, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static void roi_begin(void)
+{
+	mailbox->arg[0] = clock_ns();
+	NEOTIER_MARK_OP(NEOTIER_OP_ROI_BEGIN);
+}
+
+static void run_child(int terminal)
+{
+	char *argv[MAX_LINES + 1];
+	int argc = 0;
+	const char *cwd = conf_value("cwd");
+
+	for (int i = 0; i < conf.lines; i++)
+		if (!strcmp(conf.line[i].key, "arg"))
+			argv[argc++] = conf.line[i].value;
+	argv[argc] = NULL;
+	for (int i = 0; i < conf.lines; i++)
+		if (!strcmp(conf.line[i].key, "env"))
+			putenv(conf.line[i].value);
+	setenv(NEOTIER_MAILBOX_ENV, bar_path, 1);
+	if (cwd && chdir(cwd))
+		fail("cannot change to %s: %s", cwd, strerror(errno));
+	setsid();
+	int null = open("/dev/null", O_RDONLY);
+	dup2(null, 0), dup2(terminal, 1), dup2(terminal, 2);
+	if (null > 2)
+		close(null);
+	if (terminal > 2)
+		close(terminal);
+	if (!conf_value("roi_after"))
+		roi_begin();
+	execv(argv[0], argv);
+	int error = errno;
+	dprintf(2, "neotier init: cannot run %s: %s\n", argv[0], strerror(error));
+	_exit(error == ENOENT ? 127 : 126);
+}
+
+/* Passes the program's output on to `out` until it closes its end; begins the region when `text` appears. */
+static void pass_output(int from, int out, const char *text, pid_t child, int *status)
+{
+	char buffer[4096], seen[8192];
+	size_t kept = 0;
+	bool waiting = text != NULL, running = true;
+
+	for (;;) {
+		struct pollfd p = { .fd = from, .events = POLLIN };
+		/* Descendants may keep the terminal open after the program has ended: only the program counts. */
+		int ready = poll(&p, 1, running ? -1 : 0);
+
+		if (ready <= 0 && !running)
+			return;
+		ssize_t n = read(from, buffer, sizeof buffer);
+		if (n <= 0) {
+			if (running)
+				waitpid(child, status, 0);
+			return;
+		}
+		for (ssize_t at = 0, w; at < n; at += w)
+			if ((w = write(out, buffer + at, (size_t)(n - at))) <= 0)
+				break;
+		if (waiting) {
+			size_t keep = strlen(text) - 1;
+
+			memcpy(seen + kept, buffer, (size_t)n);
+			if (memmem(seen, kept + (size_t)n, text, strlen(text))) {
+				roi_begin();
+				waiting = false;
+			}
+			size_t all = kept + (size_t)n;
+			kept = all < keep ? all : keep;
+			memmove(seen, seen + all - kept, kept);
+		}
+		if (running && waitpid(child, status, WNOHANG) == child)
+			running = false;
+	}
+}
+
+static void run_program(void)
+{
+	const char *text = conf_value("roi_after");
+	int master, slave, status = 0;
+	int out = open("/dev/ttyS1", O_WRONLY | O_CLOEXEC);
+	struct termios raw;
+
+	if (!conf_value("arg"))
+		fail("/neotier.conf names no program");
+	if (text && (!*text || strlen(text) >= 4096))
+		fail("the text of --roi-after must have 1 to 4095 characters");
+	if (out < 0)
+		fail("no second serial port for the program's output");
+	memset(&raw, 0, sizeof raw);
+	cfmakeraw(&raw);
+	raw.c_cflag |= CS8 | CREAD | CLOCAL | B115200;
+	tcsetattr(out, TCSANOW, &raw);
+	if (openpty(&master, &slave, NULL, &raw, NULL))
+		fail("openpty: %s", strerror(errno));
+	fcntl(master, F_SETFD, FD_CLOEXEC);
+
+	mailbox->free_bytes[0] = node_free_bytes(0);
+	mailbox->free_bytes[1] = node_free_bytes(1);
+	read_stats(true);
+	mailbox->state = NEOTIER_STATE_RUNNING;
+	pid_t child = fork();
+	if (child < 0)
+		fail("fork: %s", strerror(errno));
+	if (child == 0)
+		run_child(slave);
+	close(slave);
+	pass_output(master, out, text, child, &status);
+	mailbox->arg[0] = clock_ns();
+	NEOTIER_MARK_OP(NEOTIER_OP_ROI_END);
+
+	read_stats(false);
+	const char *oom = strstr((const char *)mailbox->report, "vmstat.oom_kill ");
+
+	mailbox->oom_kills = oom ? (uint32_t)strtoul(oom + 16, NULL, 10) : 0;
+	mailbox->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+	mailbox->term_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+	tcdrain(out);
+	mailbox->state = NEOTIER_STATE_DONE;
+}
+
+int main(void)
+{
+	mount_all();
+	map_bar();
+	read_conf();
+	conf_each("set", write_setting);
+	if (conf_value("dram_bytes"))
+		trim_dram(strtoull(conf_value("dram_bytes"), NULL, 10));
+	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
+	conf_each("module", load_module);
+	conf_each("late", write_setting);
+	run_program();
+	power_off();
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
+// Every parameter of the timing model, with its default and where the default comes from. `neotier hil params` prints
+// this table; docs/model.md discusses it. One list serves the plugin's arguments, the command's options and the report.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace neotier::hil {
+
+struct Params {
+  uint64_t l1_kib, l1_ways;
+  uint64_t l2_kib, l2_ways;
+  uint64_t llc_kib, llc_ways;
+  uint64_t base_ps;       // per instruction
+  uint64_t l2_ns, llc_ns; // load-to-use
+  uint64_t dram_ns, cxl_ns;
+  uint64_t dram_mb_s, cxl_mb_s;
+  uint64_t mlp;
+  uint64_t mmio_read_ns, mmio_write_ns;
+};
+
+struct ParamInfo {
+  std::string_view name;
+  uint64_t Params::*field;
+  uint64_t value;  // default
+  uint64_t min, max;
+  std::string_view unit;
+  std::string_view source;
+};
+
+// All parameters, in the order of struct Params.
+std::span<const ParamInfo> param_table();
+Params default_params();
+// Sets `name` to `text`. Returns an error in one line, or nothing.
+std::optional<std::string> set_param(Params& params, std::string_view name, std::string_view text);
+// Checks what single ranges cannot (sets a power of two). Returns an error in one line, or nothing.
+std::optional<std::string> check_params(const Params& params);
+
+}  // namespace neotier::hil

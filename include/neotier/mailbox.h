@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later */
+/*
+ * What the emulated machine, its guest and the command exchange beside the device: the second half of the shared-memory
+ * BAR. It belongs to the emulator; no hardware has it. Guest programs use it through neotier/mark.h. All fields are
+ * little-endian, zero at power-on; every reader treats what the other side wrote as untrusted.
+ */
+#ifndef NEOTIER_MAILBOX_H
+#define NEOTIER_MAILBOX_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NEOTIER_BAR_BYTES 0x100000u
+#define NEOTIER_MAILBOX_OFFSET 0x40000u       /* in the BAR; registers are below 0x10000 */
+#define NEOTIER_HOTSET_OFFSET 0x80000u        /* in the BAR: bitmap of pages for NEOTIER_OP_HOTSET */
+#define NEOTIER_HOTSET_BYTES 0x80000u         /* 4 Mi pages: a table of 16 GiB */
+#define NEOTIER_MAILBOX_VERSION 2u
+#define NEOTIER_MARKS 2048u
+#define NEOTIER_REPORT_BYTES 32768u
+
+/*
+ * A mark is an 8-byte no-op, nopl disp32(%rax,%rax,1), whose displacement the plugin recognises when it translates the
+ * instruction: no exit, no privilege, harmless on any x86-64 machine. Arguments lie in neotier_mailbox.arg.
+ */
+#define NEOTIER_MARK_MAGIC 0x4e540000u
+enum neotier_op {
+	NEOTIER_OP_BAR = 1,        /* init: arg[0] = guest-physical address of the BAR */
+	NEOTIER_OP_INSTRUMENT = 2, /* init: see every memory access from here on */
+	NEOTIER_OP_ROI_BEGIN = 3,  /* init: the region of interest begins; arg[0] = CLOCK_MONOTONIC_RAW ns */
+	NEOTIER_OP_ROI_END = 4,    /* init: it ends; arg[0] likewise */
+	NEOTIER_OP_MARK = 5,       /* program: record the counters; arg[1] = kind, arg[2] = value */
+	NEOTIER_OP_HOTSET = 6,     /* program: arg[1] = address of page 0, arg[2] = pages; bitmap at NEOTIER_HOTSET_OFFSET */
+	NR_NEOTIER_OP
+};
+#define NEOTIER_MARK_OP(op)                                                                      \
+	__asm__ volatile(".byte 0x0f, 0x1f, 0x84, 0x00\n\t.long %c0" ::"i"((int)(NEOTIER_MARK_MAGIC | (op))) : "memory")
+
+enum neotier_state {
+	NEOTIER_STATE_OFF = 0,     /* the guest's init has not run */
+	NEOTIER_STATE_SETUP = 1,
+	NEOTIER_STATE_RUNNING = 2, /* between ROI begin and end, or before --roi-after's text */
+	NEOTIER_STATE_DONE = 3,    /* program ended; exit_code, term_signal and report are valid */
+	NEOTIER_STATE_FAILED = 4,  /* init could not set up; message says why */
+};
+
+/* Totals since instrumentation began; monotonic. */
+struct neotier_counters {
+	uint64_t instructions;        /* all, kernel included */
+	uint64_t kernel_instructions;
+	uint64_t modelled_ps;         /* instructions x base CPI + stalls */
+	uint64_t accesses;            /* loads and stores to memory */
+	uint64_t l1_misses, l2_misses;
+	uint64_t fills[2];            /* line fills from {dram, cxl} */
+	uint64_t writebacks[2];
+	uint64_t stall_ps[2];         /* of those fills */
+	uint64_t device_reads, device_writes; /* requests to the CXL memory device */
+	uint64_t bar_reads, bar_writes;
+};
+
+struct neotier_mark_record {
+	uint64_t kind, value;
+	uint64_t instructions, modelled_ps, fills[2], stall_ps[2];
+};
+
+struct neotier_mailbox {
+	uint32_t version;
+	uint32_t state;               /* enum neotier_state */
+	uint64_t arg[4];
+
+	/* guest's init */
+	int32_t exit_code;            /* -1 unless the program exited */
+	int32_t term_signal;          /* 0 unless a signal ended it */
+	uint32_t oom_kills;           /* during the region of interest */
+	uint32_t pad;
+	uint64_t guest_ns[2];         /* CLOCK_MONOTONIC_RAW at ROI begin and end */
+	uint64_t free_bytes[2];       /* of nodes 0 and 1 at ROI begin */
+	char message[512];
+
+	/* plugin */
+	struct neotier_counters begin, end, now;
+	struct neotier_counters calibration[2]; /* at half of and at calibrate= instructions into the ROI */
+	uint32_t roi_state;           /* 0 before, 1 inside, 2 after */
+	uint32_t nr_marks;
+	uint64_t lost_marks;
+	uint64_t device_cycles;       /* clocks of the Verilated device since power-on */
+	uint64_t host_ns[2];          /* host's monotonic clock at ROI begin and end: for speed, never for figures */
+	struct neotier_mark_record mark[NEOTIER_MARKS];
+
+	char report[NEOTIER_REPORT_BYTES]; /* init: "key value\n" lines over the ROI */
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(neotier_mailbox) <= NEOTIER_HOTSET_OFFSET - NEOTIER_MAILBOX_OFFSET, "mailbox fits before the hot set");
+}
+#endif
+#endif

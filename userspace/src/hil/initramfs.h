@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds the guest's initramfs: an uncompressed cpio archive (format "newc", Linux Documentation/driver-api/early-userspace).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace neotier::hil {
+
+// Not thread-safe. Paths in the guest are absolute; missing parent directories are added. Adding the same guest path a
+// second time does nothing. All members throw std::runtime_error with one line (what, where, what to do).
+class Initramfs {
+ public:
+  void add_directory(const std::string& guest_path);
+  void add_text(const std::string& guest_path, std::string_view content, uint32_t mode);
+  void add_file(const std::filesystem::path& host_path, const std::string& guest_path);
+  void add_symlink(const std::string& guest_path, const std::string& target);
+  void add_device(const std::string& guest_path, uint32_t major, uint32_t minor);
+  // An executable of the host at its own absolute path, with its interpreter and shared libraries at theirs. Returns
+  // the path in the guest.
+  std::string add_program(const std::filesystem::path& host_path);
+  void write(const std::filesystem::path& file) const;
+  uint64_t bytes() const { return archive_.size(); }
+
+ private:
+  bool enter(const std::string& guest_path);
+  void add_entry(const std::string& guest_path, uint32_t mode, std::string_view content, uint32_t major = 0,
+                 uint32_t minor = 0);
+  void add_libraries(const std::filesystem::path& program);
+
+  std::string archive_;
+  std::set<std::string> present_;
+  uint32_t inode_ = 1;
+};
+
+// PROGRAM as a shell would find it: a path, or a name in PATH. Throws std::runtime_error if there is no such executable.
+std::filesystem::path find_program(const std::string& program);
+
+}  // namespace neotier::hil
