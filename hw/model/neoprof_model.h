@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
+// The golden model of NeoProf: what the RTL must do, bit for bit and clock for clock, said in another way.
+//
+// Abstraction. The RTL is a pipeline in which a request's effects are spread over nine clocks, with forwarding, lazy
+// decay by epoch tags and a scrubber. The model has none of that. A request has its whole effect in the clock in which
+// it leaves the tap queue, counters carry their exact history, and time is arithmetic: an epoch's end is carried out at
+// once and only the clock at which the queue may be served again is computed. This is exact because
+//  - requests enter the tracker in queue order, one a clock, and forwarding makes the RTL behave as if each finished
+//    before the next began;
+//  - the RTL starts an epoch's end only once the pipeline is empty, and serves no request until the end is complete;
+//  - the host's writes of configuration wait for the same condition;
+//  - all that can be seen in between is the hotlist ring (STATUS, RING, interrupt), whose entries the model therefore
+//    publishes a fixed number of clocks after their cause.
+// The clock counts are the constants at the top of neoprof_model.cc; the RTL modules state the same numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "neoprof_device.h"
+
+namespace neoprof {
+
+// The RTL's parameters, same names and defaults. All counts but `rows` and `channels` that are sizes of memories are
+// powers of two.
+struct ModelParams {
+  uint32_t channels = 1;       // 1 to 8
+  uint32_t rows = 2;           // 1 to 8
+  uint32_t log2_width = 19;    // counters in a row, log2; 6 to 24
+  uint32_t counter_bits = 16;  // 2 to 16
+  uint32_t hot_entries = 4096; // units the hot filter holds; at least 8
+  uint32_t tap_depth = 4096;   // requests a channel's queue holds; at least 2
+  uint32_t tag_bits = 8;       // of the RTL's epoch tag; here it only sets how long the scrubber works; 2 to 16
+};
+
+// One channel's request port in one clock.
+struct Request {
+  bool valid = false;
+  bool write = false;
+  uint64_t dpa = 0;  // bytes
+};
+
+// Seed `bit` of hash row `row`: the same numbers as function `seed` of hw/rtl/neoprof_h3.sv. The low bits are used.
+constexpr uint32_t h3_seed(uint32_t row, uint32_t bit) {
+  uint32_t x = row * 64 + bit + 1;
+  for (int round = 0; round < 3; ++round) {
+    x *= 0x9e3779b1U;
+    x ^= x >> 15;
+  }
+  return x;
+}
+
+class Model final : public Device {
+ public:
+  // Powered up and out of reset. Throws std::invalid_argument when a parameter is out of its range.
+  Model(const ModelParams& params, const Straps& straps);
+
+  // One clock with the given request ports (params.channels of them) and tick line.
+  void step(const Request* requests, bool tick);
+  [[nodiscard]] bool idle() const;
+
+  void access(uint64_t dpa, bool is_write) override;
+  void tick() override;
+  void drain() override;
+  void write(uint32_t offset, uint64_t data, uint8_t strobe) override;
+  uint64_t read(uint32_t offset) override;
+  [[nodiscard]] uint64_t status() const override;
+  [[nodiscard]] uint64_t ring() const override;
+  [[nodiscard]] bool irq() const override;
+  [[nodiscard]] uint64_t cycles() const override { return now_; }
+  void set_observer(RingObserver* observer) override { observer_ = observer; }
+
+ private:
+  static constexpr uint32_t kRingEntries = 4096;
+  static constexpr uint32_t kBins = 64;
+  static constexpr uint32_t kWays = 4;
+
+  struct Counter {
+    uint64_t faded : 48 = 0;  // how far time had faded counters when this one was last written, in bits of shift
+    uint64_t count : 16 = 0;
+  };
+  struct Queued {
+    bool write;
+    uint64_t dpa;
+  };
+  struct Report {
+    uint64_t clock;
+    uint64_t entry;
+  };
+  struct Counts {
+    uint64_t ticks = 0, epochs = 0, reads = 0, writes = 0, tracked = 0, filtered = 0, sampled_out = 0, reported = 0;
+    uint64_t lost_tap = 0, lost_ring = 0, lost_candidates = 0, saturated = 0;
+    uint64_t occupancy = 0, error = 0, hot = 0;  // of the last complete epoch, as their registers show them
+    std::array<uint32_t, kBins> histogram{};     // of the last complete epoch
+  };
+
+  void request_at_tracker(const Queued& request);
+  void candidate(uint64_t unit, uint64_t before, uint64_t after);
+  void end_epoch();
+  void publish(uint64_t entry);
+  void reset();
+  [[nodiscard]] bool passes_sampling();
+  [[nodiscard]] uint32_t index(uint32_t row, uint64_t unit) const;
+  [[nodiscard]] uint64_t value(const Counter& counter) const;
+  [[nodiscard]] uint64_t estimate(uint64_t unit) const;
+  [[nodiscard]] uint64_t threshold() const;
+  [[nodiscard]] uint64_t epoch_ticks() const;
+
+  const ModelParams params_;
+  const Straps straps_;
+  const uint64_t count_max_;
+  RingObserver* observer_ = nullptr;
+
+  // Time, in clocks.
+  uint64_t now_ = 0;
+  uint64_t serves_from_ = 0;     // the queue is served from this clock on; before it an epoch's end or reset is going on
+  uint64_t pipe_empty_from_ = 0; // no request is in flight from this clock on
+
+  // Configuration as written.
+  uint64_t cfg0_, cfg1_, cfg2_, decay_ = 0;
+  std::array<uint64_t, 4> bitmap_{};
+
+  std::vector<std::deque<Queued>> queues_;
+  uint32_t next_channel_ = 0;
+  uint32_t sample_count_ = 0;
+  uint32_t sample_lfsr_ = 0;
+
+  std::vector<std::vector<Counter>> rows_;
+  uint64_t faded_ = 0;
+  uint64_t mass_ = 0;            // what the counters of a row add up to
+  uint64_t epoch_updates_ = 0;
+  uint64_t epoch_units_ = 0;
+  std::array<uint32_t, kBins> entered_{}, left_{};
+
+  std::vector<std::vector<uint64_t>> set_units_;  // the hot filter, set by set
+  std::vector<uint64_t> hot_list_;                // in order of insertion
+
+  uint64_t epoch_elapsed_ = 0;
+  uint64_t epoch_length_ = 0;
+
+  std::array<uint64_t, kRingEntries> ring_{};
+  uint32_t head_ = 0, tail_ = 0;
+  bool overflow_ = false, fill_ = false;
+  std::deque<Report> reports_;  // on their way to the ring
+
+  Counts live_, snapshot_;
+};
+
+}  // namespace neoprof
