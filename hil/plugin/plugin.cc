@@ -265,6 +265,10 @@ void on_memory(unsigned, qemu_plugin_meminfo_t info, uint64_t va, void*) {
 void on_translate(qemu_plugin_id_t, qemu_plugin_tb* tb);
 void on_exit(qemu_plugin_id_t, void*) { machine->finish(); }
 
+void on_vcpu(qemu_plugin_id_t, unsigned vcpu) {
+  machine->attach(static_cast<InstructionCounts*>(qemu_plugin_scoreboard_find(scoreboard, vcpu)));
+}
+
 void register_callbacks(qemu_plugin_id_t id) {
   qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
   qemu_plugin_register_atexit_cb(id, on_exit, nullptr);
@@ -373,8 +377,8 @@ int install(qemu_plugin_id_t id, const qemu_info_t* info, int argc, char** argv)
 
   machine = std::make_unique<Machine>(options, static_cast<uint8_t*>(bar));
   scoreboard = qemu_plugin_scoreboard_new(sizeof(InstructionCounts));
-  machine->attach(static_cast<InstructionCounts*>(qemu_plugin_scoreboard_find(scoreboard, 0)));
   plugin_id = id;
+  qemu_plugin_register_vcpu_init_cb(id, on_vcpu);
   register_callbacks(id);
   return 0;
 }

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier hil run | compare | params | policies
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/commands.h"
+#include "hil/report.h"
+#include "hil/run.h"
+#include "util/size.h"
+
+namespace fs = std::filesystem;
+
+namespace neotier::cli {
+
+namespace {
+
+using hil::Installation;
+using hil::Run;
+using hil::RunOptions;
+using hil::RunResult;
+
+volatile sig_atomic_t interrupted = 0;
+
+void on_signal(int) { interrupted = 1; }
+
+// Runs of this length on `none` are enough to see how fast a program's instructions are, past its start.
+constexpr uint64_t kCalibrationInstructions = 1'600'000'000;
+constexpr uint32_t kCalibrationShift = 1;
+
+struct Arguments {
+  RunOptions run;
+  std::string dram = "256M", cxl = "512M", thp = "never";
+  std::vector<std::string> model, files, policies;
+  int shift = -1;
+  uint64_t jobs = std::max(1u, std::thread::hardware_concurrency());
+  std::string json, directory;
+};
+
+// A folder for logs that goes away unless something in it is worth keeping.
+class WorkDirectory {
+ public:
+  explicit WorkDirectory(const std::string& wanted) {
+    if (!wanted.empty()) {
+      path_ = wanted;
+      keep_ = true;
+      fs::create_directories(path_);
+      return;
+    }
+    std::string name = (fs::temp_directory_path() / "neotier-hil.XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error(fmt::format("cannot create a folder in {}", name));
+    path_ = name;
+  }
+  ~WorkDirectory() {
+    std::error_code ignored;
+    if (!keep_) fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+  void keep() { keep_ = true; }
+
+ private:
+  fs::path path_;
+  bool keep_ = false;
+};
+
+// One line that is rewritten on a terminal; elsewhere a line now and then.
+class Progress {
+ public:
+  void show(const std::string& text) {
+    const auto now = std::chrono::steady_clock::now();
+    if (terminal_) {
+      std::fprintf(stderr, "\r\033[K%s", text.c_str());
+    } else if (now - last_ > std::chrono::seconds(20)) {
+      std::fprintf(stderr, "%s\n", text.c_str());
+      last_ = now;
+    }
+    std::fflush(stderr);
+  }
+  void clear() {
+    if (terminal_) std::fprintf(stderr, "\r\033[K");
+  }
+
+ private:
+  bool terminal_ = isatty(2) == 1;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+struct Job {
+  RunOptions options;
+  uint32_t shift;
+  uint64_t calibrate = 0;
+};
+
+// Runs all jobs, `parallel` at a time, in this thread; results in the jobs' order. Throws std::runtime_error on Ctrl-C.
+std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, const std::vector<Job>& jobs,
+                                          uint64_t parallel, const fs::path& directory) {
+  std::vector<std::unique_ptr<Run>> runs(jobs.size());
+  std::vector<size_t> active;
+  size_t next = 0;
+  Progress progress;
+  while (next < jobs.size() || !active.empty()) {
+    while (next < jobs.size() && active.size() < parallel) {
+      const Job& job = jobs[next];
+      const std::string name = fmt::format("{}-{}{}", next, job.options.policy, job.calibrate ? "-calibration" : "");
+      runs[next] = std::make_unique<Run>(installation, job.options, job.shift, directory / name, job.calibrate);
+      active.push_back(next++);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (interrupted) {
+      progress.clear();
+      throw std::runtime_error("interrupted; nothing was written");
+    }
+    std::string line;
+    std::erase_if(active, [&](size_t i) { return runs[i]->poll(); });
+    for (size_t i : active) {
+      line += fmt::format("{}{}: {}", line.empty() ? "" : " | ",
+                          jobs[i].calibrate ? "calibrating on none" : jobs[i].options.policy, runs[i]->progress());
+    }
+    if (!line.empty()) progress.show(fmt::format("[{}/{}] {}", next - active.size(), jobs.size(), line));
+  }
+  progress.clear();
+  return runs;
+}
+
+RunOptions finish_options(Arguments& arguments) {
+  RunOptions& options = arguments.run;
+  if (options.program.empty()) throw std::runtime_error("no PROGRAM; name it after '--', for example: neotier hil run -- /bin/true");
+  options.dram_bytes = parse_size(arguments.dram);
+  options.cxl_bytes = parse_size(arguments.cxl);
+  options.thp = arguments.thp == "always" ? hil::Thp::kAlways
+                : arguments.thp == "madvise" ? hil::Thp::kMadvise
+                                             : hil::Thp::kNever;
+  for (const std::string& setting : arguments.model) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) {
+      throw std::runtime_error(fmt::format("--model '{}': expected NAME=VALUE; `neotier hil params` lists them", setting));
+    }
+    if (auto error = set_param(options.params, setting.substr(0, equals), setting.substr(equals + 1))) {
+      throw std::runtime_error(*error);
+    }
+  }
+  for (const std::string& file : arguments.files) {
+    const size_t colon = file.find(':');
+    if (colon == std::string::npos || colon + 1 >= file.size() || file[colon + 1] != '/') {
+      throw std::runtime_error(fmt::format("--file '{}': expected HOST:/GUEST", file));
+    }
+    options.files.emplace_back(file.substr(0, colon), file.substr(colon + 1));
+  }
+  if (arguments.shift >= 0) options.shift = static_cast<uint32_t>(arguments.shift);
+  return options;
+}
+
+uint32_t choose_shift(const Installation& installation, const RunOptions& options, const fs::path& directory) {
+  if (options.shift) return *options.shift;
+  Job job{options, kCalibrationShift, kCalibrationInstructions};
+  job.options.policy = "none";
+  job.options.fault = "none";
+  auto runs = run_all(installation, {job}, 1, directory);
+  // A calibrating run is cut short, so only one that ended by itself can have failed.
+  if (const auto shift = runs[0]->calibrated_shift()) return *shift;
+  throw std::runtime_error(fmt::format("calibration on policy none failed: {}", runs[0]->result().verdict));
+}
+
+void write_json(const std::string& file, const nlohmann::ordered_json& json) {
+  const std::string temporary = file + ".part";
+  std::ofstream out(temporary);
+  out << json.dump(2) << "\n";
+  if (!out.flush()) throw std::runtime_error(fmt::format("cannot write {}", file));
+  out.close();
+  fs::rename(temporary, file);
+}
+
+void prepare(const Arguments& arguments) {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  if (!arguments.json.empty()) {
+    const fs::path parent = fs::absolute(arguments.json).parent_path();
+    if (!fs::is_directory(parent)) throw std::runtime_error(fmt::format("--json: no folder {}", parent.string()));
+  }
+}
+
+int run_command(Arguments& arguments) {
+  prepare(arguments);
+  const RunOptions options = finish_options(arguments);
+  hil::find_policy(options.policy);
+  const Installation installation = Installation::find();
+  WorkDirectory work(arguments.directory);
+  const uint32_t shift = choose_shift(installation, options, work.path());
+  auto runs = run_all(installation, {{options, shift}}, 1, work.path());
+  const RunResult result = runs[0]->result();
+  if (!arguments.json.empty()) write_json(arguments.json, to_json(result));
+  std::fputs(result.output.c_str(), stdout);
+  if (!result.verdict.empty()) {
+    work.keep();
+    throw std::runtime_error(result.verdict);
+  }
+  std::fputs(hil::table({result}).c_str(), stderr);
+  return result.exit_status;
+}
+
+int compare_command(Arguments& arguments) {
+  prepare(arguments);
+  const RunOptions options = finish_options(arguments);
+  for (const std::string& policy : arguments.policies) hil::find_policy(policy);
+  const Installation installation = Installation::find();
+  WorkDirectory work(arguments.directory);
+  const uint32_t shift = choose_shift(installation, options, work.path());
+  std::vector<Job> jobs;
+  for (const std::string& policy : arguments.policies) {
+    jobs.push_back({options, shift});
+    jobs.back().options.policy = policy;
+  }
+  auto runs = run_all(installation, jobs, arguments.jobs, work.path());
+  std::vector<RunResult> results;
+  for (auto& run : runs) results.push_back(run->result());
+  runs.clear();
+  if (!arguments.json.empty()) {
+    nlohmann::ordered_json json;
+    json["runs"] = nlohmann::ordered_json::array();
+    for (const RunResult& result : results) json["runs"].push_back(to_json(result));
+    write_json(arguments.json, json);
+  }
+  std::fputs(hil::table(results).c_str(), stdout);
+  int status = 0;
+  for (const RunResult& result : results) {
+    if (!result.verdict.empty() || result.exit_status != 0) {
+      work.keep();
+      status = 1;
+      std::fprintf(stderr, "neotier: policy %s: %s\n", result.options.policy.c_str(),
+                   result.verdict.empty() ? fmt::format("the program ended with status {}", result.exit_status).c_str()
+                                          : result.verdict.c_str());
+    }
+  }
+  return status;
+}
+
+int params_command(bool json) {
+  if (json) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const hil::ParamInfo& info : hil::param_table()) {
+      list.push_back({{"name", info.name}, {"default", info.value}, {"min", info.min}, {"max", info.max},
+                      {"unit", info.unit}, {"source", info.source}});
+    }
+    fmt::print("{}\n", list.dump(2));
+    return 0;
+  }
+  for (const hil::ParamInfo& info : hil::param_table()) {
+    fmt::print("{:<14} {:>8}  {:<18} {}\n", info.name, info.value, info.unit, info.source);
+  }
+  return 0;
+}
+
+void add_machine_options(CLI::App& command, Arguments& a) {
+  command.add_option("--dram", a.dram, "DRAM that is free when the program starts")->capture_default_str();
+  command.add_option("--cxl", a.cxl, "CXL memory")->capture_default_str();
+  command.add_option("--thp", a.thp, "transparent huge pages")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"never", "madvise", "always"}));
+  command.add_option("--seed", a.run.seed, "seed of the machine, and NEOTIER_SEED for the program")
+      ->capture_default_str()
+      ->check(CLI::Range(0u, 0xffffffffu));
+  command.add_option("--shift", a.shift, "guest ns an instruction = 2^SHIFT; default: calibrated on policy none")
+      ->check(CLI::Range(0, 10));
+  command.add_option("--roi-after", a.run.roi_after, "measure from the moment TEXT appears on the program's output");
+  command.add_option("--model", a.model, "NAME=VALUE of the timing model (see `neotier hil params`)");
+  command.add_option("--knob", a.run.knobs, "KEY=VALUE of /sys/kernel/neotier, where the module is loaded");
+  command.add_option("--file", a.files, "HOST:/GUEST, a file to take along");
+  command.add_option("--timeout", a.run.timeout_s, "seconds of this machine after which a run is given up")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1000000u));
+  command.add_option("--json", a.json, "write the figures to FILE");
+  command.add_option("--logs", a.directory, "keep console and QEMU logs in this folder");
+  command.add_option("--device", a.run.device, "device in the loop: the Verilated RTL or its golden model")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"rtl", "model"}));
+  command.add_option("--fault", a.run.fault, "a device that misbehaves, for tests of the driver")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "magic", "version", "units", "tail"}));
+  command.add_option("program", a.run.program, "PROGRAM and its arguments, after '--'")->required();
+}
+
+}  // namespace
+
+void add_hil(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* hil = app.add_subcommand("hil", "the emulated CXL server, with NeoProf's RTL in the loop");
+  hil->require_subcommand(1);
+
+  CLI::App* run = hil->add_subcommand("run", "run a program under one policy");
+  run->footer("example:\n  neotier hil run --policy neotier --dram 192M --cxl 384M -- build/bin/gups --table 480 --hot 64 --updates 20000000");
+  run->add_option("--policy", arguments->run.policy, "placement policy (see `neotier hil policies`)")->capture_default_str();
+  add_machine_options(*run, *arguments);
+  run->callback([arguments, &status] { status = run_command(*arguments); });
+
+  CLI::App* compare = hil->add_subcommand("compare", "run a program under several policies");
+  compare->footer("example:\n  neotier hil compare --policies none,numab,neotier,ideal --json out.json -- build/bin/gups --table 480 --hot 64 --updates 20000000");
+  compare->add_option("--policies", arguments->policies, "policies, separated by commas")->delimiter(',')->required();
+  compare->add_option("--jobs", arguments->jobs, "machines to run at once")->capture_default_str()->check(CLI::Range(1u, 256u));
+  add_machine_options(*compare, *arguments);
+  compare->callback([arguments, &status] { status = compare_command(*arguments); });
+
+  CLI::App* params = hil->add_subcommand("params", "the timing model's parameters, defaults and their sources");
+  auto as_json = std::make_shared<bool>(false);
+  params->add_flag("--json", *as_json, "as JSON");
+  params->callback([as_json, &status] { status = params_command(*as_json); });
+
+  CLI::App* policies = hil->add_subcommand("policies", "the placement policies");
+  policies->callback([&status] {
+    for (const hil::Policy& policy : hil::policies()) fmt::print("{:<11} {}\n", policy.name, policy.text);
+    status = 0;
+  });
+}
+
+}  // namespace neotier::cli

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace neotier::cli {
+
+// Adds `neotier hil …`. The subcommand that runs leaves the exit status in `status`, which must outlive the app.
+void add_hil(CLI::App& app, int& status);
+
+}  // namespace neotier::cli

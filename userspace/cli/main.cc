@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier: the command. One file per group of subcommands; this one only puts them together.
+#include <CLI/CLI.hpp>
+#include <exception>
+
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"NeoTier: CXL memory tiering by hardware page hotness"};
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+  int status = 0;
+  neotier::cli::add_hil(app, status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "neotier: %s\n", error.what());
+    return 1;
+  }
+  return status;
+}

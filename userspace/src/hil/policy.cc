@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hil/policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+namespace neotier::hil {
+
+namespace {
+
+constexpr std::array<Policy, 6> kPolicies = {{
+    {.name = "all-dram", .text = "bound: DRAM as large as both tiers", .all_dram = true},
+    {.name = "none", .text = "first touch, no migration"},
+    {.name = "numab", .text = "Linux NUMA balancing tiering mode and demotion, stock settings", .numa_balancing = 2, .demotion = true},
+    {.name = "numab-fast",
+     .text = "the same with scan delay, period and hot threshold scaled to the memory size",
+     .numa_balancing = 2,
+     .demotion = true,
+     .fast_scan = true},
+    {.name = "neotier", .text = "NeoProf and neotier.ko, kernel demotion", .module = true, .demotion = true},
+    {.name = "ideal", .text = "bound: `none` with the marked hot set charged DRAM latency", .ideal = true},
+}};
+
+// A stock kernel scans 256 MiB a second at most. On a server of this size one pass takes a little over two minutes; the
+// scaled settings make a pass over the small machine's memory take the same share of its scan periods.
+constexpr uint64_t kReferenceBytes = 32ull << 30;
+
+}  // namespace
+
+std::string_view to_string(Thp thp) {
+  switch (thp) {
+    case Thp::kNever: return "never";
+    case Thp::kMadvise: return "madvise";
+    case Thp::kAlways: return "always";
+  }
+  return "";
+}
+
+std::span<const Policy> policies() { return kPolicies; }
+
+const Policy& find_policy(std::string_view name) {
+  for (const Policy& policy : kPolicies) {
+    if (policy.name == name) return policy;
+  }
+  std::string known;
+  for (const Policy& policy : kPolicies) known += fmt::format("{}{}", known.empty() ? "" : ", ", policy.name);
+  throw std::runtime_error(fmt::format("unknown policy '{}'; known: {}", name, known));
+}
+
+std::vector<std::string> policy_settings(const Policy& policy, Thp thp, uint64_t memory_bytes,
+                                         const std::vector<std::string>& knobs) {
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format("set /sys/kernel/mm/transparent_hugepage/enabled {}", to_string(thp)));
+  lines.push_back(fmt::format("set /sys/kernel/mm/numa/demotion_enabled {}", policy.demotion ? 1 : 0));
+  if (policy.fast_scan) {
+    const auto scaled = [&](uint64_t stock) { return std::max<uint64_t>(1, stock * memory_bytes / kReferenceBytes); };
+    const std::string_view at = "/sys/kernel/debug/sched/numa_balancing";
+    lines.push_back(fmt::format("set {}/scan_delay_ms {}", at, scaled(1000)));
+    lines.push_back(fmt::format("set {}/scan_period_min_ms {}", at, scaled(1000)));
+    lines.push_back(fmt::format("set {}/scan_period_max_ms {}", at, scaled(60000)));
+    lines.push_back(fmt::format("set {}/hot_threshold_ms {}", at, scaled(1000)));
+  }
+  lines.push_back(fmt::format("set /proc/sys/kernel/numa_balancing {}", policy.numa_balancing));
+  if (policy.module) {
+    lines.push_back("module /neotier/neotier.ko");
+    for (const std::string& knob : knobs) {
+      const size_t equals = knob.find('=');
+      if (equals == std::string::npos || equals == 0 || knob.find("..") != std::string::npos) {
+        throw std::runtime_error(fmt::format("--knob '{}': expected KEY=VALUE, a file of /sys/kernel/neotier", knob));
+      }
+      lines.push_back(fmt::format("late /sys/kernel/neotier/{} {}", knob.substr(0, equals), knob.substr(equals + 1)));
+    }
+    lines.push_back("late /sys/kernel/neotier/enabled 1");
+    lines.push_back("stats /sys/kernel/neotier/stats");
+  }
+  return lines;
+}
+
+}  // namespace neotier::hil

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The placement policies that a guest can run under: which kernel settings each one is. The only C++ file pair that knows
+// the guest's sysfs and procfs paths.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace neotier::hil {
+
+enum class Thp { kNever, kMadvise, kAlways };
+std::string_view to_string(Thp thp);
+
+struct Policy {
+  std::string_view name;
+  std::string_view text;   // one line for people
+  bool module = false;     // loads neotier.ko
+  bool ideal = false;      // the marked hot set is charged DRAM latency
+  bool all_dram = false;   // DRAM as large as both tiers
+  int numa_balancing = 0;
+  bool demotion = false;
+  bool fast_scan = false;  // numab-fast
+};
+
+std::span<const Policy> policies();
+// Throws std::runtime_error naming the known ones.
+const Policy& find_policy(std::string_view name);
+
+// "key value" lines of /neotier.conf that put the policy into force. `memory_bytes` is both tiers together; `knobs` are
+// KEY=VALUE of /sys/kernel/neotier, applied only where the module is loaded.
+std::vector<std::string> policy_settings(const Policy& policy, Thp thp, uint64_t memory_bytes,
+                                         const std::vector<std::string>& knobs);
+
+}  // namespace neotier::hil

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hil/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace neotier::hil {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const RunResult* find(const std::vector<RunResult>& runs, const std::string& policy) {
+  for (const RunResult& run : runs) {
+    if (run.options.policy == policy && run.verdict.empty()) return &run;
+  }
+  return nullptr;
+}
+
+// Share of the gap between `none` and `ideal` that a time recovers, in percent.
+std::string recovered(std::optional<uint64_t> ns, std::optional<uint64_t> none, std::optional<uint64_t> ideal) {
+  if (!ns || !none || !ideal || *none <= *ideal) return "-";
+  const double gap = static_cast<double>(*none) - static_cast<double>(*ideal);
+  return fmt::format("{:.1f} %", 100 * (static_cast<double>(*none) - static_cast<double>(*ns)) / gap);
+}
+
+std::string ratio(std::optional<uint64_t> base, std::optional<uint64_t> ns) {
+  if (!base || !ns || *ns == 0) return "-";
+  return fmt::format("{:.2f}x", static_cast<double>(*base) / static_cast<double>(*ns));
+}
+
+std::string seconds(std::optional<uint64_t> ns) {
+  return ns ? fmt::format("{:.3f}", static_cast<double>(*ns) * 1e-9) : "-";
+}
+
+}  // namespace
+
+std::optional<uint64_t> phase_ns(const RunResult& run, const std::string& name) {
+  for (size_t i = 0; i < run.marks.size(); ++i) {
+    if (run.marks[i].name != name) continue;
+    for (size_t j = i + 1; j < run.marks.size(); ++j) {
+      if (!run.marks[j].name.empty()) return run.marks[j].modelled_ns - run.marks[i].modelled_ns;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> recovery_ns(const RunResult& run, double tolerance) {
+  const auto at = [&](const char* name) {
+    return std::find_if(run.marks.begin(), run.marks.end(), [&](const Mark& m) { return m.name == name; });
+  };
+  const auto settled = at("settled"), jump = at("jump");
+  if (settled == run.marks.end() || jump == run.marks.end() || jump <= settled) return std::nullopt;
+  const auto windows = std::count_if(settled, jump, [](const Mark& m) { return m.name.empty(); });
+  if (windows == 0) return std::nullopt;
+  const double mean = static_cast<double>(jump->modelled_ns - settled->modelled_ns) / static_cast<double>(windows);
+  uint64_t begin = jump->modelled_ns;
+  for (auto mark = jump + 1; mark != run.marks.end() && mark->name.empty(); ++mark) {
+    if (static_cast<double>(mark->modelled_ns - begin) <= mean * (1 + tolerance)) return begin - jump->modelled_ns;
+    begin = mark->modelled_ns;
+  }
+  return std::nullopt;
+}
+
+Json to_json(const RunResult& run) {
+  Json json;
+  json["program"] = run.options.program;
+  json["policy"] = run.options.policy;
+  json["machine"] = "numa";
+  json["kernel"] = run.kernel_release;
+  json["seed"] = run.options.seed;
+  json["thp"] = to_string(run.options.thp);
+  json["shift"] = run.shift;
+  json["dram_bytes"] = run.options.dram_bytes;
+  json["cxl_bytes"] = run.options.cxl_bytes;
+  if (!run.verdict.empty()) {
+    json["verdict"] = run.verdict;
+    json["exit_status"] = run.exit_status;
+    return json;
+  }
+  const neotier_counters &b = run.begin, &e = run.end;
+  json["instructions"] = e.instructions - b.instructions;
+  json["modelled_ns"] = run.modelled_ns;
+  json["guest_ns"] = run.guest_ns;
+  json["llc_misses"] = {{"dram", e.fills[0] - b.fills[0]}, {"cxl", e.fills[1] - b.fills[1]}};
+  json["promoted_pages"] = run.promoted_pages;
+  json["demoted_pages"] = run.demoted_pages;
+  json["exit_status"] = run.exit_status;
+  json["modelled_to_guest"] =
+      run.guest_ns == 0 ? 0.0 : static_cast<double>(run.modelled_ns) / static_cast<double>(run.guest_ns);
+  json["kernel_instructions"] = e.kernel_instructions - b.kernel_instructions;
+  json["idle_ns"] = run.idle_ns;
+  json["accesses"] = e.accesses - b.accesses;
+  json["l1_misses"] = e.l1_misses - b.l1_misses;
+  json["l2_misses"] = e.l2_misses - b.l2_misses;
+  json["writebacks"] = {{"dram", e.writebacks[0] - b.writebacks[0]}, {"cxl", e.writebacks[1] - b.writebacks[1]}};
+  json["stall_ns"] = {{"dram", (e.stall_ps[0] - b.stall_ps[0]) / 1000}, {"cxl", (e.stall_ps[1] - b.stall_ps[1]) / 1000}};
+  json["device_requests"] = {{"reads", e.device_reads - b.device_reads}, {"writes", e.device_writes - b.device_writes}};
+  json["register_accesses"] = {{"reads", e.bar_reads - b.bar_reads}, {"writes", e.bar_writes - b.bar_writes}};
+  json["free_bytes"] = {{"dram", run.free_bytes[0]}, {"cxl", run.free_bytes[1]}};
+  Json params;
+  for (const ParamInfo& info : param_table()) params[std::string(info.name)] = run.options.params.*info.field;
+  json["params"] = params;
+  if (!run.options.knobs.empty()) json["knobs"] = run.options.knobs;
+  json["phases"] = Json::array();
+  json["windows"] = Json::array();
+  for (const Mark& mark : run.marks) {
+    Json entry = {{"modelled_ns", mark.modelled_ns}, {"instructions", mark.instructions},
+                  {"dram", mark.fills[0]}, {"cxl", mark.fills[1]}};
+    if (mark.name.empty()) {
+      entry["value"] = mark.value;
+      json["windows"].push_back(entry);
+    } else {
+      entry["name"] = mark.name;
+      json["phases"].push_back(entry);
+    }
+  }
+  if (auto ns = recovery_ns(run)) json["recovery_ns"] = *ns;
+  json["guest"] = run.guest;
+  json["host"] = {{"seconds", run.host_seconds}};
+  return json;
+}
+
+std::string table(const std::vector<RunResult>& runs) {
+  const RunResult* none = find(runs, "none");
+  const RunResult* ideal = find(runs, "ideal");
+  const bool settled = std::any_of(runs.begin(), runs.end(), [](const RunResult& r) { return phase_ns(r, "settled"); });
+  const bool jump = std::any_of(runs.begin(), runs.end(), [](const RunResult& r) { return recovery_ns(r); });
+  const auto whole = [](const RunResult* r) { return r ? std::optional(r->modelled_ns) : std::nullopt; };
+  const auto phase = [](const RunResult* r) { return r ? phase_ns(*r, "settled") : std::nullopt; };
+
+  std::string text = fmt::format("{:<11} {:>10} {:>9} {:>10}", "policy", "modelled s", "vs none", "recovered");
+  if (settled) text += fmt::format(" | {:>9} {:>9} {:>10}", "settled s", "vs none", "recovered");
+  if (jump) text += fmt::format(" {:>9}", "back ms");
+  text += fmt::format(" | {:>12} {:>12} {:>9} {:>9} {:>8} {:>9}\n", "DRAM misses", "CXL misses", "promoted", "demoted",
+                      "kernel %", "model/guest");
+  for (const RunResult& run : runs) {
+    if (!run.verdict.empty()) {
+      text += fmt::format("{:<11} {}\n", run.options.policy, run.verdict);
+      continue;
+    }
+    const neotier_counters &b = run.begin, &e = run.end;
+    text += fmt::format("{:<11} {:>10} {:>9} {:>10}", run.options.policy, seconds(run.modelled_ns),
+                        ratio(whole(none), run.modelled_ns), recovered(run.modelled_ns, whole(none), whole(ideal)));
+    if (settled) {
+      text += fmt::format(" | {:>9} {:>9} {:>10}", seconds(phase(&run)), ratio(phase(none), phase(&run)),
+                          recovered(phase(&run), phase(none), phase(ideal)));
+    }
+    if (jump) {
+      const auto ns = recovery_ns(run);
+      text += fmt::format(" {:>9}", ns ? fmt::format("{:.0f}", static_cast<double>(*ns) * 1e-6) : "never");
+    }
+    text += fmt::format(" | {:>12} {:>12} {:>9} {:>9} {:>8.2f} {:>9.2f}\n", e.fills[0] - b.fills[0], e.fills[1] - b.fills[1],
+                        run.promoted_pages, run.demoted_pages,
+                        100 * static_cast<double>(e.kernel_instructions - b.kernel_instructions) /
+                            static_cast<double>(std::max<uint64_t>(1, e.instructions - b.instructions)),
+                        static_cast<double>(run.modelled_ns) / static_cast<double>(std::max<uint64_t>(1, run.guest_ns)));
+  }
+  return text;
+}
+
+}  // namespace neotier::hil

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hil/run.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "hil/initramfs.h"
+#include "util/size.h"
+
+namespace fs = std::filesystem;
+
+namespace neotier::hil {
+
+namespace {
+
+constexpr uint64_t kMiB = 1ull << 20;
+
+uint64_t steady_ns() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Node 0 is the DRAM that stays free plus what kernel, its page array and the unpacked initramfs may take; the guest's
+// init takes the surplus away again.
+uint64_t node0_bytes(uint64_t dram_bytes, uint64_t initramfs_bytes) {
+  const uint64_t bytes = dram_bytes + dram_bytes / 32 + 2 * initramfs_bytes + 160 * kMiB;
+  return (bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB);
+}
+
+struct Layout {
+  uint64_t node0, node1, below_4g, cxl_base;
+};
+
+// q35 puts `max-ram-below-4g` bytes under 4 GiB and the rest above it: with node 0 below (or reaching above), node 1 is
+// one piece.
+Layout layout(uint64_t node0, uint64_t node1) {
+  const uint64_t below = std::min<uint64_t>(node0, 2048 * kMiB);
+  return {node0, node1, below, (4096 * kMiB) + (node0 - below)};
+}
+
+std::string guest_config(const Installation&, const RunOptions& options, const Policy& policy,
+                         const std::string& guest_program) {
+  const uint64_t dram = policy.all_dram ? options.dram_bytes + options.cxl_bytes : options.dram_bytes;
+  std::string text = fmt::format("dram_bytes {}\n", dram);
+  for (const std::string& line :
+       policy_settings(policy, options.thp, options.dram_bytes + options.cxl_bytes, options.knobs)) {
+    text += line + "\n";
+  }
+  if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
+  text += "env PATH=/bin:/usr/bin:/sbin:/usr/sbin\nenv HOME=/tmp\nenv TERM=dumb\n";
+  text += fmt::format("env NEOTIER_SEED={}\n", options.seed);
+  text += fmt::format("arg {}\n", guest_program);
+  for (size_t i = 1; i < options.program.size(); ++i) {
+    if (options.program[i].find('\n') != std::string::npos) {
+      throw std::runtime_error("an argument of PROGRAM contains a line break, which the guest cannot be given");
+    }
+    text += fmt::format("arg {}\n", options.program[i]);
+  }
+  return text;
+}
+
+Initramfs build_initramfs(const Installation& installation, const RunOptions& options, const Policy& policy) {
+  Initramfs archive;
+  for (const char* directory : {"/proc", "/sys", "/dev", "/tmp", "/bin", "/etc"}) archive.add_directory(directory);
+  archive.add_device("/dev/console", 5, 1);
+  archive.add_text("/etc/passwd", "root:x:0:0:root:/tmp:/bin/sh\n", 0644);
+  archive.add_text("/etc/group", "root:x:0:\n", 0644);
+  archive.add_file(installation.init, "/init");
+  // Every policy gets the same files, so that node 0 looks the same under each.
+  if (fs::exists(installation.module)) archive.add_file(installation.module, "/neotier/neotier.ko");
+  const std::string program = archive.add_program(find_program(options.program.front()));
+  for (const auto& [host, guest] : options.files) {
+    if (access(host.c_str(), X_OK) == 0 && !host.ends_with(".ko")) archive.add_program(host);
+    archive.add_file(host, guest);
+  }
+  archive.add_text("/neotier.conf", guest_config(installation, options, policy, program), 0644);
+  return archive;
+}
+
+// What makes a run repeat: one vCPU thread, instruction-counted time, fixed seeds and clocks, no input from the host
+// (DESIGN: icount). String instructions are off since the kernel's would be emulated byte by byte.
+std::vector<std::string> qemu_command(const Installation& installation, const RunOptions& options, const Layout& map,
+                                      uint32_t shift, const fs::path& directory, const fs::path& bar, bool ideal,
+                                      uint64_t calibrate) {
+  std::string plugin = fmt::format("{},bar={},cxl_base={:#x},cxl_size={:#x},shift={},device={},fault={},ideal={}",
+                                   installation.plugin.string(), bar.string(), map.cxl_base, map.node1, shift,
+                                   options.device, options.fault, ideal ? 1 : 0);
+  if (calibrate != 0) plugin += fmt::format(",calibrate={}", calibrate);
+  for (const ParamInfo& info : param_table()) plugin += fmt::format(",{}={}", info.name, options.params.*info.field);
+  const auto hmat = [](int target, const char* type, const std::string& value) {
+    return fmt::format("hmat-lb,initiator=0,target={},hierarchy=memory,data-type=access-{},{}={}", target, type, type,
+                       value);
+  };
+  const Params& p = options.params;
+  return {
+      "qemu-system-x86_64", "-accel", "tcg,thread=single", "-machine",
+      fmt::format("q35,hmat=on,hpet=off,max-ram-below-4g={}", map.below_4g), "-cpu",
+      "max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off", "-smp", "1", "-m", fmt::format("{}M", (map.node0 + map.node1) / kMiB),
+      "-icount", fmt::format("shift={},sleep=off", shift), "-seed", std::to_string(options.seed), "-rtc",
+      "base=2026-01-01T00:00:00,clock=vm", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
+      "-serial", fmt::format("file:{}", (directory / "console.log").string()),
+      "-serial", fmt::format("file:{}", (directory / "output.log").string()),
+      "-object", fmt::format("memory-backend-ram,id=m0,size={}", map.node0),
+      "-object", fmt::format("memory-backend-ram,id=m1,size={}", map.node1),
+      "-numa", "node,nodeid=0,memdev=m0,cpus=0", "-numa", "node,nodeid=1,memdev=m1,initiator=0",
+      "-numa", hmat(0, "latency", std::to_string(p.dram_ns)), "-numa", hmat(0, "bandwidth", fmt::format("{}M", p.dram_mb_s)),
+      "-numa", hmat(1, "latency", std::to_string(p.cxl_ns)), "-numa", hmat(1, "bandwidth", fmt::format("{}M", p.cxl_mb_s)),
+      "-object", fmt::format("memory-backend-file,id=bar,size={},share=on,mem-path={}", NEOTIER_BAR_BYTES, bar.string()),
+      "-device", "ivshmem-plain,memdev=bar,addr=3", "-kernel", installation.kernel_image.string(), "-initrd",
+      (directory / "initramfs.cpio").string(), "-append",
+      "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off random.trust_bootloader=off "
+      "swiotlb=noforce mitigations=off",
+      "-plugin", plugin};
+}
+
+// The last line of the console log that says why a kernel died, or nothing.
+std::string last_words(const std::string& console) {
+  for (const char* text : {"Kernel panic - not syncing", "BUG:", "Oops:", "general protection fault"}) {
+    const size_t at = console.rfind(text);
+    if (at == std::string::npos) continue;
+    return console.substr(at, console.find_first_of("\r\n", at) - at);
+  }
+  return "";
+}
+
+}  // namespace
+
+Installation Installation::find() {
+  Installation found;
+  const fs::path bin = fs::read_symlink("/proc/self/exe").parent_path();
+  const char* build = std::getenv("NEOTIER_BUILD");
+  const fs::path root = build ? fs::path(build) : bin.parent_path();
+  found.plugin = bin / "neotier-plugin.so";
+  found.init = bin / "neotier-init";
+  found.module = root / "kmod" / "neotier.ko";
+  for (const fs::path& piece : {found.plugin, found.init}) {
+    if (!fs::exists(piece)) throw std::runtime_error(fmt::format("{} is missing; run 'make build'", piece.string()));
+  }
+  const fs::path boot = root / "guest-kernel" / "boot";
+  if (fs::is_directory(boot)) {
+    for (const auto& entry : fs::directory_iterator(boot)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("vmlinuz-")) {
+        found.kernel_image = entry.path();
+        found.kernel_release = name.substr(8);
+      }
+    }
+  }
+  if (found.kernel_image.empty()) {
+    throw std::runtime_error(
+        fmt::format("no guest kernel in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)",
+                    boot.string()));
+  }
+  // Shared memory that no disk has to follow.
+  found.bar_directory = fs::is_directory("/dev/shm") && access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "";
+  return found;
+}
+
+Run::Run(const Installation& installation, RunOptions options, uint32_t shift, const fs::path& directory,
+         uint64_t calibrate)
+    : installation_(installation),
+      options_(std::move(options)),
+      shift_(shift),
+      calibrate_(calibrate),
+      directory_(directory) {
+  const Policy& policy = find_policy(options_.policy);
+  if (policy.module && !fs::exists(installation_.module)) {
+    throw std::runtime_error(
+        fmt::format("policy '{}' needs {}; run 'make build'", options_.policy, installation_.module.string()));
+  }
+  if (auto error = check_params(options_.params)) throw std::runtime_error(*error);
+  if (options_.dram_bytes < 64 * kMiB || options_.cxl_bytes < 64 * kMiB || options_.dram_bytes > 1024 * 1024 * kMiB ||
+      options_.cxl_bytes > 1024 * 1024 * kMiB) {
+    throw std::runtime_error("--dram and --cxl must be between 64M and 1024G each");
+  }
+  fs::create_directories(directory_);
+  const Initramfs archive = build_initramfs(installation_, options_, policy);
+  archive.write(directory_ / "initramfs.cpio");
+  const uint64_t dram = options_.dram_bytes + (policy.all_dram ? options_.cxl_bytes : 0);
+  const Layout map = layout(node0_bytes(dram, archive.bytes()), (options_.cxl_bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB));
+
+  bar_file_ = (installation_.bar_directory.empty() ? directory_ : installation_.bar_directory) /
+              fmt::format("neotier-bar.{}.{:x}", getpid(), steady_ns());
+  const int fd = open(bar_file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0 || ftruncate(fd, NEOTIER_BAR_BYTES) != 0) {
+    throw std::runtime_error(fmt::format("cannot create {}: {}", bar_file_.string(), std::strerror(errno)));
+  }
+  bar_ = mmap(nullptr, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (bar_ == MAP_FAILED) throw std::runtime_error(fmt::format("cannot map {}", bar_file_.string()));
+  mailbox_ = reinterpret_cast<neotier_mailbox*>(static_cast<uint8_t*>(bar_) + NEOTIER_MAILBOX_OFFSET);
+  started_ns_ = steady_ns();
+  qemu_.emplace(qemu_command(installation_, options_, map, shift_, directory_, bar_file_, policy.ideal, calibrate_),
+                directory_ / "qemu.log");
+}
+
+Run::~Run() {
+  qemu_.reset();
+  if (bar_ && bar_ != MAP_FAILED) munmap(bar_, NEOTIER_BAR_BYTES);
+  std::error_code ignored;
+  fs::remove(bar_file_, ignored);
+  fs::remove(directory_ / "initramfs.cpio", ignored);
+}
+
+bool Run::poll() {
+  if (ended_) return true;
+  if (qemu_->ended()) {
+    ended_ = true;
+  } else if (calibrate_ != 0 && mailbox().calibration[1].instructions != 0) {
+    qemu_->kill();
+    ended_ = true;
+  } else if (steady_ns() - started_ns_ > options_.timeout_s * 1'000'000'000) {
+    timed_out_ = true;
+    qemu_->kill();
+    ended_ = true;
+  }
+  return ended_;
+}
+
+std::string Run::progress() const {
+  const neotier_mailbox& box = mailbox();
+  switch (box.roi_state) {
+    case 0:
+      return box.state == NEOTIER_STATE_OFF ? "booting" : "setting up";
+    case 1: {
+      const double modelled = static_cast<double>(box.now.modelled_ps - std::min(box.begin.modelled_ps, box.now.modelled_ps)) * 1e-12;
+      const double giga = static_cast<double>(box.now.instructions - std::min(box.begin.instructions, box.now.instructions)) * 1e-9;
+      return fmt::format("running: {:.2f} s modelled, {:.1f} G instructions", modelled, giga);
+    }
+    default:
+      return "done";
+  }
+}
+
+std::optional<uint32_t> Run::calibrated_shift() const {
+  const neotier_mailbox& box = mailbox();
+  const bool whole = box.calibration[1].instructions == 0;
+  const neotier_counters& from = whole ? box.begin : box.calibration[0];
+  const neotier_counters& to = whole ? box.end : box.calibration[1];
+  if (to.instructions <= from.instructions) return std::nullopt;
+  const double ns = static_cast<double>(to.modelled_ps - from.modelled_ps) * 1e-3 /
+                    static_cast<double>(to.instructions - from.instructions);
+  return static_cast<uint32_t>(std::clamp(std::lround(std::log2(ns)), 0l, 10l));
+}
+
+std::string Run::verdict() {
+  const neotier_mailbox& box = mailbox();
+  const std::string log = fmt::format("; console log: {}", (directory_ / "console.log").string());
+  const auto message = [&] {
+    return std::string(box.message, strnlen(box.message, sizeof box.message));
+  };
+  if (timed_out_) {
+    return fmt::format("no end within {} s ({}); --timeout allows more{}", options_.timeout_s, progress(), log);
+  }
+  if (box.state == NEOTIER_STATE_FAILED) return message() + log;
+  if (box.state == NEOTIER_STATE_DONE) {
+    if (box.oom_kills != 0) return fmt::format("the guest ran out of memory and killed {} processes{}", box.oom_kills, log);
+    return "";
+  }
+  const std::string words = last_words(read_text(directory_ / "console.log"));
+  if (!words.empty()) return fmt::format("the guest's kernel died: {}{}", words, log);
+  const int status = qemu_->wait_status();
+  std::string why = read_text(directory_ / "qemu.log");
+  if (why.size() > 300) why = why.substr(why.size() - 300);
+  std::replace(why.begin(), why.end(), '\n', ' ');
+  return fmt::format("QEMU ended ({} {}) before the program did: {}{}", WIFEXITED(status) ? "exit" : "signal",
+                     WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), why, log);
+}
+
+RunResult Run::result() {
+  // A copy: the guest, or a stray process, could still write to what is mapped.
+  const auto box = std::make_unique<neotier_mailbox>(mailbox());
+  RunResult r;
+  r.options = options_;
+  r.shift = shift_;
+  r.kernel_release = installation_.kernel_release;
+  r.console_log = directory_ / "console.log";
+  r.output = read_text(directory_ / "output.log");
+  r.verdict = verdict();
+  if (!r.verdict.empty()) return r;
+
+  r.exit_status = box->term_signal != 0 ? 128 + box->term_signal : box->exit_code;
+  r.begin = box->begin;
+  r.end = box->end;
+  r.guest_ns = box->guest_ns[1] - box->guest_ns[0];
+  const uint64_t busy_ns = (r.end.instructions - r.begin.instructions) << shift_;
+  r.idle_ns = r.guest_ns > busy_ns ? r.guest_ns - busy_ns : 0;
+  r.modelled_ns = (r.end.modelled_ps - r.begin.modelled_ps) / 1000 + r.idle_ns;
+  for (int node = 0; node < 2; ++node) r.free_bytes[node] = box->free_bytes[node];
+  r.host_seconds = static_cast<double>(box->host_ns[1] - box->host_ns[0]) * 1e-9;
+  for (uint32_t i = 0; i < std::min<uint32_t>(box->nr_marks, NEOTIER_MARKS); ++i) {
+    const neotier_mark_record& record = box->mark[i];
+    Mark mark;
+    if (record.kind == 2) {
+      char name[9] = {};
+      std::memcpy(name, &record.value, 8);
+      for (char* c = name; *c; ++c) *c = *c >= ' ' && *c < 127 ? *c : '?';
+      mark.name = name;
+    } else {
+      mark.value = record.value;
+    }
+    mark.instructions = record.instructions - r.begin.instructions;
+    mark.modelled_ns = (record.modelled_ps - r.begin.modelled_ps) / 1000;
+    for (int tier = 0; tier < 2; ++tier) mark.fills[tier] = record.fills[tier] - r.begin.fills[tier];
+    r.marks.push_back(mark);
+  }
+  std::istringstream report(std::string(box->report, strnlen(box->report, sizeof box->report)));
+  std::string key;
+  for (int64_t value; report >> key >> value;) r.guest[key] = value;
+  const auto sum = [&](std::initializer_list<const char*> keys) {
+    int64_t total = 0;
+    for (const char* k : keys) {
+      if (auto it = r.guest.find(k); it != r.guest.end()) total += it->second;
+    }
+    return static_cast<uint64_t>(std::max<int64_t>(total, 0));
+  };
+  r.promoted_pages = sum({"vmstat.pgpromote_success", "neotier.promoted"});
+  r.demoted_pages = sum({"vmstat.pgdemote_kswapd", "vmstat.pgdemote_direct", "vmstat.pgdemote_khugepaged"});
+  return r;
+}
+
+}  // namespace neotier::hil

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run of a program on the emulated machine, from its initramfs to its figures.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hil/model/params.h"
+#include "hil/policy.h"
+#include "neotier/mailbox.h"
+#include "util/process.h"
+
+namespace neotier::hil {
+
+// Where the installation's pieces lie: beside the executable, in the build tree.
+struct Installation {
+  std::filesystem::path plugin, init, module, kernel_image, bar_directory;
+  std::string kernel_release;
+  // Throws std::runtime_error naming what is missing and the command that makes it.
+  static Installation find();
+};
+
+struct RunOptions {
+  std::string policy = "neotier";
+  uint64_t dram_bytes = 256ull << 20;  // free when the program starts
+  uint64_t cxl_bytes = 512ull << 20;
+  Thp thp = Thp::kNever;
+  uint64_t seed = 1;
+  std::optional<uint32_t> shift;  // guest ns an instruction = 2^shift; unset: calibrated on `none`
+  std::string roi_after;
+  Params params = default_params();
+  std::vector<std::string> knobs;                          // KEY=VALUE of /sys/kernel/neotier
+  std::vector<std::pair<std::string, std::string>> files;  // host file, guest path
+  std::string device = "rtl", fault = "none";
+  uint64_t timeout_s = 3600;  // of the host; a guest still running then has a verdict, not figures
+  std::vector<std::string> program;  // and its arguments
+};
+
+struct Mark {
+  std::string name;  // of a phase; empty for a window
+  uint64_t value = 0;
+  uint64_t instructions = 0, modelled_ns = 0;  // since ROI begin
+  uint64_t fills[2] = {0, 0};
+};
+
+struct RunResult {
+  RunOptions options;
+  std::string verdict;  // empty: the program ran to its end; else one line
+  std::string kernel_release, qemu_version;
+  uint32_t shift = 0;
+  int exit_status = -1;  // as a shell would say: 128 + signal for a signal; -1 without an end
+  uint64_t guest_ns = 0, modelled_ns = 0, idle_ns = 0;
+  uint64_t free_bytes[2] = {0, 0};
+  neotier_counters begin{}, end{};
+  std::vector<Mark> marks;
+  std::map<std::string, int64_t> guest;  // counters of the guest's kernel and of neotier.ko over the ROI
+  uint64_t promoted_pages = 0, demoted_pages = 0;
+  std::string output;  // the program's
+  std::filesystem::path console_log;
+  double host_seconds = 0;  // of the ROI: says how fast the simulation is, and differs from run to run
+};
+
+// A machine that is running. Owned by one thread, which also has to outlive it (its QEMU dies with that thread).
+class Run {
+ public:
+  // `calibrate` > 0: stop as soon as that many instructions of the region of interest have run.
+  Run(const Installation& installation, RunOptions options, uint32_t shift, const std::filesystem::path& directory,
+      uint64_t calibrate = 0);
+  ~Run();
+
+  // Looks after the machine; true once it has ended. Call it a few times a second.
+  bool poll();
+  // For people: what it is doing now, one line.
+  std::string progress() const;
+  // Valid once poll() has said true.
+  RunResult result();
+  // The shift at which guest time and modelled time keep pace; only after a calibrating run.
+  std::optional<uint32_t> calibrated_shift() const;
+
+ private:
+  const neotier_mailbox& mailbox() const { return *mailbox_; }
+  std::string verdict();
+
+  Installation installation_;
+  RunOptions options_;
+  uint32_t shift_;
+  uint64_t calibrate_;
+  std::filesystem::path directory_, bar_file_;
+  neotier_mailbox* mailbox_ = nullptr;
+  void* bar_ = nullptr;
+  std::optional<Child> qemu_;
+  uint64_t started_ns_ = 0;
+  bool timed_out_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace neotier::hil
