@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * From what the device reports to pages worth moving: unit -> DPA -> HPA -> PFN, duplicates out, bounded waiting, and the
+ * checks of each page. Nothing the device says is believed: a unit is an index that has to lie in the range which probe
+ * found online on one node, and each page is looked at again when its turn comes.
+ *
+ * Memory hot-remove: a notifier pauses the device before its memory goes offline and waits until the thread holds none of
+ * its pages; pfn_to_online_page() guards each look besides.
+ */
+#include <linux/bitmap.h>
+#include <linux/hash.h>
+#include <linux/ktime.h>
+#include <linux/memory.h>
+#include <linux/memory_hotplug.h>
+#include <linux/nodemask.h>
+#include <linux/rcupdate.h>
+#include <linux/slab.h>
+#include <linux/topology.h>
+#include <linux/vmalloc.h>
+#include "compat.h"
+#include "neotier.h"
+#include "trace.h"
+
+/* Waiting reports: 64 MiB worth of pages, four times what the device's own list holds. Power of two. */
+#define NEOTIER_PENDING 16384U
+/* A report says that a page was hot within an epoch; a second later that is no reason to move it any more. */
+#define NEOTIER_EXPIRE_NS NSEC_PER_SEC
+
+/*
+ * Pages promoted so far, by what a demotion does not change: the anonymous mapping and the offset in it. A set of 4 ways
+ * is 32 bytes; the oldest way gives way. Wrong in two directions, both rare: an entry pushed out is a ping-pong missed,
+ * and an anon_vma freed and allocated again, or equal 32-bit signatures, is one too many.
+ */
+#define NEOTIER_PING_PONG_WAYS 4
+struct neotier_ping_pong {
+	u32 sets_log2;
+	struct {
+		u32 signature;	/* 0: free */
+		u32 when;	/* units of 2^20 ns, wraps after 52 days */
+	} entries[];
+};
+
+static u64 neotier_page_identity(struct page *page)
+{
+	struct folio *folio = page_folio(page);
+
+	return hash_64((unsigned long)READ_ONCE(folio->mapping), 64) ^ hash_64(READ_ONCE(folio->index) + 1, 64) * 3;
+}
+
+static int neotier_ping_pong_find(struct neotier_ping_pong *table, u64 identity, u32 *signature)
+{
+	u32 set = identity >> (64 - table->sets_log2);
+	int i;
+
+	*signature = (u32)identity ? : 1;
+	for (i = 0; i < NEOTIER_PING_PONG_WAYS; i++)
+		if (table->entries[set * NEOTIER_PING_PONG_WAYS + i].signature == *signature)
+			return set * NEOTIER_PING_PONG_WAYS + i;
+	return -1;
+}
+
+void neotier_ping_pong_note(struct neotier_device *dev, struct page *page)
+{
+	struct neotier_ping_pong *table = dev->ping_pong;
+	u64 identity = neotier_page_identity(page);
+	u32 signature, now = ktime_get_ns() >> 20;
+	int slot = neotier_ping_pong_find(table, identity, &signature), i;
+
+	if (slot < 0) {
+		int set = (identity >> (64 - table->sets_log2)) * NEOTIER_PING_PONG_WAYS;
+
+		slot = set;
+		for (i = set; i < set + NEOTIER_PING_PONG_WAYS; i++) {
+			if (!table->entries[i].signature) {
+				slot = i;
+				break;
+			}
+			if (now - table->entries[i].when > now - table->entries[slot].when)
+				slot = i;
+		}
+	}
+	table->entries[slot].signature = signature;
+	table->entries[slot].when = now;
+}
+
+/* A page of ours that is hot on the slow node again has been demoted since. Forgotten here: each return counts once. */
+static void neotier_ping_pong_check(struct neotier_device *dev, struct page *page)
+{
+	u32 signature;
+	int slot = neotier_ping_pong_find(dev->ping_pong, neotier_page_identity(page), &signature);
+
+	if (slot < 0)
+		return;
+	dev->ping_pong->entries[slot].signature = 0;
+	neotier_stat_add(dev, NEOTIER_STAT_PING_PONG, 1);
+}
+
+static int neotier_ping_pong_init(struct neotier_device *dev)
+{
+	unsigned long entries = clamp(node_present_pages(dev->target_nid), 4096UL, 1UL << 20);
+	u32 sets_log2 = ilog2(roundup_pow_of_two(entries) / NEOTIER_PING_PONG_WAYS);
+
+	dev->ping_pong = kvzalloc(struct_size(dev->ping_pong, entries, NEOTIER_PING_PONG_WAYS << sets_log2), GFP_KERNEL);
+	if (!dev->ping_pong)
+		return -ENOMEM;
+	dev->ping_pong->sets_log2 = sets_log2;
+	return 0;
+}
+
+/* The first PFN of the range that is not online on the range's node, or the end of the range. */
+static unsigned long neotier_range_online(struct neotier_device *dev, int *nid)
+{
+	unsigned long pfn = dev->base_pfn, end = dev->base_pfn + dev->nr_pages;
+
+	while (pfn < end) {
+		struct page *page = pfn_to_online_page(pfn);
+
+		if (!page || (pfn != dev->base_pfn && page_to_nid(page) != *nid))
+			break;
+		*nid = page_to_nid(page);
+		pfn = min(ALIGN(pfn + 1, PAGES_PER_SECTION), end);
+	}
+	return pfn;
+}
+
+static int neotier_find_target(int slow_nid)
+{
+	int nid, best = NUMA_NO_NODE;
+
+	for_each_node_state(nid, N_CPU) {
+		if (!node_state(nid, N_MEMORY))
+			continue;
+		if (best == NUMA_NO_NODE || node_distance(slow_nid, nid) < node_distance(slow_nid, best))
+			best = nid;
+	}
+	return best;
+}
+
+int neotier_hotlist_init(struct neotier_device *dev)
+{
+	struct device *d = &dev->pdev->dev;
+	int nid = NUMA_NO_NODE, err;
+	unsigned long pfn;
+
+	dev->base_pfn = PHYS_PFN(dev->caps.hpa_base);
+	dev->nr_pages = PHYS_PFN(dev->caps.hpa_size);
+	pfn = neotier_range_online(dev, &nid);
+	if (pfn != dev->base_pfn + dev->nr_pages) {
+		dev_err(d, "memory at 0x%llx, %llu bytes, is not all online on one node (first gap at 0x%llx): bring it online, then bind the device again\n",
+			dev->caps.hpa_base, dev->caps.hpa_size, (u64)PFN_PHYS(pfn));
+		return -ENODEV;
+	}
+	if (node_state(nid, N_CPU)) {
+		dev_err(d, "memory is on node %d, which has CPUs: no slower tier to promote from; check HPA_BASE\n", nid);
+		return -EINVAL;
+	}
+	dev->nid = nid;
+	dev->target_nid = neotier_find_target(nid);
+	if (dev->target_nid == NUMA_NO_NODE) {
+		dev_err(d, "no node with both CPUs and memory to promote to\n");
+		return -ENODEV;
+	}
+
+	err = neotier_ping_pong_init(dev);
+	if (err)
+		return err;
+	dev->hotlist.ring = kvcalloc(NEOTIER_PENDING, sizeof(*dev->hotlist.ring), GFP_KERNEL);
+	dev->hotlist.queued = vzalloc(BITS_TO_LONGS(dev->nr_pages) * sizeof(long));
+	if (!dev->hotlist.ring || !dev->hotlist.queued) {
+		neotier_hotlist_free(dev);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void neotier_hotlist_free(struct neotier_device *dev)
+{
+	vfree(dev->hotlist.queued);
+	kvfree(dev->hotlist.ring);
+	kvfree(dev->ping_pong);
+	dev->hotlist.queued = NULL;
+	dev->hotlist.ring = NULL;
+	dev->ping_pong = NULL;
+}
+
+void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 now_ns)
+{
+	struct neotier_hotlist *list = &dev->hotlist;
+	struct neotier_hot *hot;
+	unsigned long pfn;
+
+	if (unit >= dev->nr_pages) {
+		trace_neotier_report(~0UL, count);
+		neotier_skip(dev, ~0UL, NEOTIER_SKIP_RANGE);
+		return;
+	}
+	pfn = dev->base_pfn + unit;
+	trace_neotier_report(pfn, count);
+	if (__test_and_set_bit(unit, list->queued)) {
+		neotier_skip(dev, pfn, NEOTIER_SKIP_DUPLICATE);
+		return;
+	}
+	if (list->last - list->first == NEOTIER_PENDING) {
+		__clear_bit(unit, list->queued);
+		neotier_skip(dev, pfn, NEOTIER_SKIP_OVERFLOW);
+		return;
+	}
+	hot = &list->ring[list->last++ % NEOTIER_PENDING];
+	hot->drained_ns = now_ns;
+	hot->page = unit;
+}
+
+static bool neotier_excluded(struct folio *folio)
+{
+	const struct neotier_exclude *exclude;
+	bool found = false;
+#ifdef CONFIG_MEMCG
+	struct mem_cgroup *memcg;
+	struct cgroup *cgroup;
+	unsigned int i;
+#endif
+
+	if (!rcu_access_pointer(neotier_exclude))
+		return false;
+	rcu_read_lock();
+	exclude = rcu_dereference(neotier_exclude);
+#ifdef CONFIG_MEMCG
+	memcg = folio_memcg_check(folio);
+	if (exclude && memcg)
+		for (cgroup = memcg->css.cgroup; cgroup && !found; cgroup = cgroup_parent(cgroup))
+			for (i = 0; i < exclude->nr; i++)
+				found |= exclude->ids[i] == cgroup_ino(cgroup);
+#endif
+	rcu_read_unlock();
+	return found;
+}
+
+enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct page *page, bool locked)
+{
+	struct folio *folio = page_folio(page);
+
+	if (page_to_nid(page) != dev->nid)
+		return NEOTIER_SKIP_RANGE;
+	if (folio_test_large(folio))
+		return NEOTIER_SKIP_LARGE;
+	if (!locked && !folio_test_lru(folio))
+		return NEOTIER_SKIP_NOT_LRU;
+	if (!folio_test_anon(folio))
+		return NEOTIER_SKIP_FILE;
+	if (folio_test_unevictable(folio) || folio_test_mlocked(folio))
+		return NEOTIER_SKIP_UNEVICTABLE;
+	if (folio_test_swapcache(folio))
+		return NEOTIER_SKIP_SWAPCACHE;
+	if (folio_test_writeback(folio))
+		return NEOTIER_SKIP_WRITEBACK;
+	if (neotier_folio_is_ksm(folio))
+		return NEOTIER_SKIP_SHARED;
+	if (PageHWPoison(page))
+		return NEOTIER_SKIP_BUSY;
+	if (!locked) {
+		int mapcount = neotier_folio_mapcount(folio);
+
+		if (mapcount > 1)
+			return NEOTIER_SKIP_SHARED;
+		/* A reference that is no mapping is a pin, or somebody at work: unmapping the page would be for nothing. */
+		if (mapcount < 1 || folio_ref_count(folio) > mapcount || folio_test_locked(folio))
+			return NEOTIER_SKIP_BUSY;
+	}
+	if (neotier_excluded(folio))
+		return NEOTIER_SKIP_EXCLUDED;
+	return NR_NEOTIER_SKIP;
+}
+
+unsigned int neotier_hotlist_take(struct neotier_device *dev, unsigned int max, u64 now_ns)
+{
+	struct neotier_hotlist *list = &dev->hotlist;
+	unsigned int nr = 0;
+
+	while (nr < max && list->first != list->last) {
+		struct neotier_hot *hot = &list->ring[list->first++ % NEOTIER_PENDING];
+		unsigned long pfn = neotier_hot_pfn(dev, hot);
+		enum neotier_skip reason;
+		struct page *page;
+
+		if ((s32)(list->counted - list->first) < 0)
+			list->counted = list->first;
+		page = pfn_to_online_page(pfn);
+		if (now_ns - hot->drained_ns > NEOTIER_EXPIRE_NS)
+			reason = NEOTIER_SKIP_EXPIRED;
+		else if (!page)
+			reason = NEOTIER_SKIP_OFFLINE;
+		else
+			reason = neotier_page_check(dev, page, false);
+		if (reason != NR_NEOTIER_SKIP) {
+			__clear_bit(hot->page, list->queued);
+			neotier_skip(dev, pfn, reason);
+			continue;
+		}
+		dev->batch[nr++] = *hot;
+	}
+	return nr;
+}
+
+void neotier_hotlist_done(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr; i++) {
+		__clear_bit(hot[i].page, dev->hotlist.queued);
+		neotier_ping_pong_check(dev, pfn_to_page(neotier_hot_pfn(dev, &hot[i])));
+	}
+}
+
+void neotier_hotlist_untake(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr)
+{
+	struct neotier_hotlist *list = &dev->hotlist;
+
+	/* The places were theirs a moment ago and only this thread fills them. */
+	while (nr)
+		list->ring[--list->first % NEOTIER_PENDING] = hot[--nr];
+}
+
+void neotier_hotlist_clear(struct neotier_device *dev)
+{
+	struct neotier_hotlist *list = &dev->hotlist;
+
+	for (; list->first != list->last; list->first++)
+		__clear_bit(list->ring[list->first % NEOTIER_PENDING].page, list->queued);
+	list->counted = list->first;
+}
+
+void neotier_hotlist_wait(struct neotier_device *dev, enum neotier_skip reason)
+{
+	struct neotier_hotlist *list = &dev->hotlist;
+
+	if ((s32)(list->counted - list->first) < 0)
+		list->counted = list->first;
+	for (; list->counted != list->last; list->counted++)
+		neotier_skip(dev, neotier_hot_pfn(dev, &list->ring[list->counted % NEOTIER_PENDING]), reason);
+}
+
+static int neotier_memory_event(struct notifier_block *nb, unsigned long action, void *data)
+{
+	const struct memory_notify *notify = data;
+	unsigned long end = notify->start_pfn + notify->nr_pages;
+	struct neotier_device *dev;
+
+	mutex_lock(&neotier_devices_lock);
+	list_for_each_entry(dev, &neotier_devices, node) {
+		int nid = NUMA_NO_NODE;
+
+		if (end <= dev->base_pfn || notify->start_pfn >= dev->base_pfn + dev->nr_pages)
+			continue;
+		mutex_lock(&dev->lock);
+		switch (action) {
+		case MEM_GOING_OFFLINE:
+			dev->paused = true;
+			break;
+		case MEM_OFFLINE:
+			dev_warn(&dev->pdev->dev, "paused: part of its memory went offline; resumes when all of it is online again\n");
+			break;
+		case MEM_CANCEL_OFFLINE:
+		case MEM_ONLINE:
+			dev->paused = neotier_range_online(dev, &nid) != dev->base_pfn + dev->nr_pages || nid != dev->nid;
+			break;
+		}
+		mutex_unlock(&dev->lock);
+	}
+	mutex_unlock(&neotier_devices_lock);
+	return NOTIFY_OK;
+}
+
+static struct notifier_block neotier_memory_nb = { .notifier_call = neotier_memory_event };
+
+int neotier_hotlist_notifier_register(void)
+{
+	return register_memory_notifier(&neotier_memory_nb);
+}
+
+void neotier_hotlist_notifier_unregister(void)
+{
+	unregister_memory_notifier(&neotier_memory_nb);
+}

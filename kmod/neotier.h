@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Internal interfaces of neotier.ko. Data flow, one file for each role:
+ *
+ *	source_chmu -> hotlist -> policy, quota -> migrate      promote: the thread that carries it
+ *	stats, trace: what happened      sysfs: knobs      main: init and exit
+ *
+ * Threads and locks. One thread for each device does all that touches its registers, its list of hot pages and its
+ * counters. Sysfs only changes knobs (single words, WRITE_ONCE) and wakes the thread.
+ *   neotier_devices_lock   the list of devices, retired counters; outermost
+ *   neotier_device.lock    held by the thread for one step (at most one batch); taken by the memory notifier to wait until
+ *                          no page of a range that goes offline is in the module's hands
+ */
+#ifndef NEOTIER_H
+#define NEOTIER_H
+
+#include <linux/completion.h>
+#include <linux/kobject.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/types.h>
+#include "neotier_policy.h"
+#include "stats.h"
+
+#define NEOTIER_BATCH_MAX 512U
+#define NEOTIER_EXCLUDE_MAX 16
+
+/**
+ * struct neotier_knobs - module-wide settings, each a file in /sys/kernel/neotier
+ *
+ * Written by sysfs with WRITE_ONCE after a range check, read anywhere with READ_ONCE.
+ */
+struct neotier_knobs {
+	u32 enabled;		/* 0: devices stand still */
+	u32 dry_run;		/* 1: all but the move */
+	u32 quota_mb_per_s;	/* MiB/s over all devices; 0: nothing is promoted */
+	u32 period_us;
+	u32 decide_interval_ms;
+	u32 headroom_pages;
+	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
+	u32 p_start_ppm, p_min_ppm, p_max_ppm;
+	const struct neotier_policy *policy;
+};
+
+extern struct neotier_knobs neotier_knobs;
+
+/* Ids (inode numbers) of cgroups whose pages stay where they are. Under RCU; NULL: none. */
+struct neotier_exclude {
+	struct rcu_head rcu;
+	unsigned int nr;
+	u64 ids[NEOTIER_EXCLUDE_MAX];
+};
+
+extern struct neotier_exclude __rcu *neotier_exclude;
+
+/* What a device can do: read and checked once, in probe. */
+struct neotier_caps {
+	u32 hotlist_size;	/* entries, >= 2 */
+	u32 bitmap_offset;	/* bytes from the start of the register block, checked */
+	u32 hotlist_offset;	/* likewise */
+	u32 counter_max;
+	u64 epoch_min_us, epoch_max_us;
+	u32 downsampling_mask;	/* bit n: factor 2^n */
+	bool epoch_mode, always_on, random_downsampling;
+	u32 peak_lines_per_tick;
+	u64 hpa_base, hpa_size;	/* bytes, whole pages, checked */
+	u32 tracker_kind, tracker_rows, tracker_log2_width, tracker_counter_bits;
+};
+
+/* What the host sets in a device. Written by sysfs with WRITE_ONCE, applied by the thread. */
+struct neotier_conf {
+	u32 threshold;		/* in force; 1 .. counter_max */
+	u32 start_threshold;	/* what the policy starts from */
+	u32 epoch_us;
+	u32 always_on;
+	u32 downsampling_log2;
+	u32 random_downsampling;
+	u32 decay_shift;
+	u32 track;		/* CFG0.TRACK: 4 reads, 5 writes, 6 both */
+};
+
+/* Totals the device counts, and levels, as of the last snapshot. */
+struct neotier_device_state {
+	u64 ticks, epochs, reads, writes, reported;
+	u64 lost_tap, lost_ring, lost_candidates, saturated;
+	u32 occupancy, error_bound, hot_units;
+	u32 histogram[NEOTIER_HISTOGRAM_BINS];
+};
+
+/* A report that waits for its turn. */
+struct neotier_hot {
+	u64 drained_ns;
+	u32 page;		/* index in the device's memory */
+};
+
+/* Reports in the order they came; every page at most once. */
+struct neotier_hotlist {
+	struct neotier_hot *ring;
+	unsigned long *queued;	/* bit for each page of the device: in the ring or in a batch */
+	u32 first, last;	/* free-running */
+	u32 counted;		/* reports before this one are already counted as waiting */
+};
+
+struct neotier_ping_pong;
+
+enum neotier_run_state {
+	NEOTIER_RUNNING,
+	NEOTIER_OFF,		/* knob enabled is 0 */
+	NEOTIER_PAUSED,		/* memory of the device is offline or going */
+	NEOTIER_FAILED,		/* taken out of service */
+};
+
+struct neotier_device {
+	struct list_head node;	/* in neotier_devices */
+	int id;
+	struct pci_dev *pdev;
+	void __iomem *regs;
+	struct kobject kobj;
+	struct completion released; /* the kobject's last reference is gone */
+	struct task_struct *thread;
+	struct mutex lock;
+
+	struct neotier_caps caps;
+	int nid, target_nid;
+	unsigned long base_pfn, nr_pages;
+
+	struct neotier_conf conf;
+	atomic_t policy_generation; /* moves when the policy has to start afresh */
+	enum neotier_run_state state;
+	bool paused;		/* by the memory notifier, under lock */
+
+	/* private: the thread's */
+	u32 head;
+	u64 *entries;		/* copy of a drain, hotlist_size words */
+	u64 cfg0, cfg1, decay;	/* as last written */
+	struct neotier_device_state snapshot;
+	struct neotier_hotlist hotlist;
+	struct neotier_ping_pong *ping_pong;
+	struct neotier_hot *batch;	/* NEOTIER_BATCH_MAX */
+	unsigned long *src, *dst;	/* NEOTIER_BATCH_MAX, as migrate_device_*() take them */
+	struct page **pool;		/* NEOTIER_BATCH_MAX */
+
+	const struct neotier_policy *policy;
+	int policy_applied;
+	u64 policy_state[NEOTIER_POLICY_STATE_BYTES / sizeof(u64)];
+	u64 decided_ns;
+	u64 promote_left;	/* of the plan */
+	u64 decided_stats[NR_NEOTIER_STAT];
+
+	u64 stats[NR_NEOTIER_STAT];
+};
+
+extern struct mutex neotier_devices_lock;
+extern struct list_head neotier_devices;
+
+/* source_chmu.c: the device's registers. All but register/unregister: the device's thread only. */
+
+/**
+ * neotier_source_register() - bind to every device present
+ *
+ * Return: 0; -ENODEV when there is none; the error of the last probe when no device could be used. One line in the log
+ * says why.
+ */
+int neotier_source_register(void);
+void neotier_source_unregister(void);
+
+/**
+ * neotier_source_start() - reset the device and set it up; it does not count yet
+ * @dev: device with caps and conf filled
+ *
+ * Return: 0 or -ENODEV when the device does not answer; the reason has been logged.
+ */
+int neotier_source_start(struct neotier_device *dev);
+
+/**
+ * neotier_source_apply() - bring the device's configuration to dev->conf and count or stand still
+ * @dev: device
+ * @count: whether to count
+ */
+void neotier_source_apply(struct neotier_device *dev, bool count);
+
+/**
+ * neotier_source_drain() - move what the device reported to dev->entries
+ * @dev: device
+ *
+ * Return: number of entries, or -EIO when the device's TAIL is out of range; then nothing was read.
+ */
+int neotier_source_drain(struct neotier_device *dev);
+
+/**
+ * neotier_source_snapshot() - latch and read the device's counters
+ * @dev: device
+ * @state: filled
+ */
+void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state);
+
+/**
+ * neotier_source_epoch_valid() - whether the device can have epochs of this length
+ * @dev: device
+ * @epoch_us: microseconds
+ */
+bool neotier_source_epoch_valid(const struct neotier_device *dev, u64 epoch_us);
+
+/* hotlist.c: reports to pages. */
+
+/**
+ * neotier_hotlist_init() - check the device's memory and make the list
+ * @dev: device with caps filled; gets nid, target_nid, base_pfn, nr_pages and the list
+ *
+ * Return: 0 or an errno; the reason has been logged.
+ */
+int neotier_hotlist_init(struct neotier_device *dev);
+void neotier_hotlist_free(struct neotier_device *dev);
+
+/**
+ * neotier_hotlist_add() - queue one report
+ * @dev: device
+ * @unit: unit index as reported, any value
+ * @count: estimate as reported
+ * @now_ns: when it was drained
+ */
+void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 now_ns);
+
+/**
+ * neotier_hotlist_take() - collect pages worth trying into dev->batch; others are counted and dropped
+ * @dev: device
+ * @max: at most this many, <= NEOTIER_BATCH_MAX
+ * @now_ns: now
+ *
+ * Return: number collected. Each must go to neotier_hotlist_done() or back by neotier_hotlist_untake().
+ */
+unsigned int neotier_hotlist_take(struct neotier_device *dev, unsigned int max, u64 now_ns);
+void neotier_hotlist_done(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
+void neotier_hotlist_untake(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
+void neotier_hotlist_clear(struct neotier_device *dev);
+
+/**
+ * neotier_hotlist_wait() - count the reports that have to wait, each once
+ * @dev: device
+ * @reason: why
+ */
+void neotier_hotlist_wait(struct neotier_device *dev, enum neotier_skip reason);
+
+static inline bool neotier_hotlist_empty(const struct neotier_device *dev)
+{
+	return dev->hotlist.first == dev->hotlist.last;
+}
+
+static inline unsigned long neotier_hot_pfn(const struct neotier_device *dev, const struct neotier_hot *hot)
+{
+	return dev->base_pfn + hot->page;
+}
+
+/**
+ * neotier_page_check() - whether a page may be promoted
+ * @dev: device
+ * @page: page of an online section
+ * @locked: the caller has locked and isolated the page, so that the answer stays true; else it is a good guess
+ *
+ * Return: NR_NEOTIER_SKIP when it may, else why not.
+ */
+enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct page *page, bool locked);
+
+/**
+ * neotier_ping_pong_note() - remember a page that moves
+ * @dev: device
+ * @page: the page, locked
+ */
+void neotier_ping_pong_note(struct neotier_device *dev, struct page *page);
+
+int neotier_hotlist_notifier_register(void);
+void neotier_hotlist_notifier_unregister(void);
+
+/* policy.c */
+
+/**
+ * neotier_policy_step() - let the policy decide if it is time
+ * @dev: device, counting
+ * @now_ns: now
+ */
+void neotier_policy_step(struct neotier_device *dev, u64 now_ns);
+
+/* quota.c: bytes a second over all devices. */
+void neotier_quota_init(void);
+
+/**
+ * neotier_quota_take() - take pages from the quota
+ * @pages: wanted
+ *
+ * Return: pages granted, 0 .. @pages.
+ */
+unsigned int neotier_quota_take(unsigned int pages);
+void neotier_quota_return(unsigned int pages);
+
+/**
+ * neotier_quota_pages() - what the quota allows in a time
+ * @interval_ns: time, up to some minutes
+ */
+u64 neotier_quota_pages(u64 interval_ns);
+
+/* migrate.c: the only file that calls the kernel's migration. */
+
+/**
+ * neotier_migrate_room() - pages that may be promoted to a node now
+ * @nid: target node
+ */
+unsigned long neotier_migrate_room(int nid);
+
+/**
+ * neotier_migrate_make_room() - wake the node's kswapd, which demotes (or swaps) when free memory is short
+ * @nid: target node
+ */
+void neotier_migrate_make_room(int nid);
+
+/**
+ * neotier_migrate_batch() - promote dev->batch
+ * @dev: device
+ * @nr: pages in dev->batch; those for which there is no memory go back to the list
+ *
+ * Return: pages moved, or -ENOMEM when not one destination page was to be had.
+ */
+int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr);
+
+/* promote.c: the thread. */
+int neotier_promote_start(struct neotier_device *dev);
+void neotier_promote_stop(struct neotier_device *dev);
+void neotier_promote_wake_all(void);
+
+/* sysfs.c */
+int neotier_sysfs_init(void);
+void neotier_sysfs_exit(void);
+int neotier_sysfs_add_device(struct neotier_device *dev);
+void neotier_sysfs_del_device(struct neotier_device *dev);
+
+#endif

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Between the module and policies/: makes the snapshot, asks, and puts the plan into force within the limits that are the
+ * module's own. Also where another mover of the same pages is noticed, because this runs at a steady, slow pace.
+ */
+#include <linux/cpumask.h>
+#include <linux/ktime.h>
+#include <linux/mm.h>
+#include "neotier.h"
+#include "trace.h"
+
+/* The interval may be long (suspend, enabled=0), and the policy's arithmetic should not have to care. */
+#define NEOTIER_INTERVAL_MAX_NS (60 * NSEC_PER_SEC)
+
+#if defined(CONFIG_NUMA_BALANCING) && defined(CONFIG_VM_EVENT_COUNTERS)
+/*
+ * Neither the sysctl nor its static key is exported, but the scanner counts the page table entries it takes away. Those
+ * faults cost time, and in tiering mode (2) the kernel promotes the same pages by its own idea of what is hot.
+ */
+static void neotier_policy_detect_numa_balancing(struct neotier_device *dev)
+{
+	static unsigned long before;
+	static bool known, warned;
+	unsigned long scanned = 0;
+	int cpu;
+
+	if (READ_ONCE(warned))
+		return;
+	for_each_online_cpu(cpu)
+		scanned += per_cpu(vm_event_states, cpu).event[NUMA_PTE_UPDATES];
+	if (known && scanned > before) {
+		warned = true;
+		dev_warn(&dev->pdev->dev, "NUMA balancing is at work on the same pages: results are a mixture; set kernel.numa_balancing=0\n");
+	}
+	before = scanned;
+	known = true;
+}
+#else
+static void neotier_policy_detect_numa_balancing(struct neotier_device *dev)
+{
+}
+#endif
+
+/* A total that runs backwards (the device was reset, or lies) counts from 0. */
+static u64 neotier_delta(struct neotier_device *dev, enum neotier_stat stat, u64 now, u64 before)
+{
+	u64 delta = now >= before ? now - before : now;
+
+	neotier_stat_add(dev, stat, delta);
+	return delta;
+}
+
+static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
+{
+	struct neotier_policy_params params = {
+		.threshold = clamp(READ_ONCE(dev->conf.start_threshold), 1U, 65535U),
+		.p_start_ppm = READ_ONCE(neotier_knobs.p_start_ppm),
+		.p_min_ppm = READ_ONCE(neotier_knobs.p_min_ppm),
+		.p_max_ppm = READ_ONCE(neotier_knobs.p_max_ppm),
+	};
+
+	memset(dev->policy_state, 0, sizeof(dev->policy_state));
+	dev->policy->init(dev->policy_state, &params);
+	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
+	dev->promote_left = NEOTIER_NO_LIMIT;
+	dev->decided_ns = now_ns;
+	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));
+}
+
+void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
+{
+	static const enum neotier_skip failures[] = {
+		NEOTIER_SKIP_NOT_LRU, NEOTIER_SKIP_FILE, NEOTIER_SKIP_LARGE, NEOTIER_SKIP_SWAPCACHE, NEOTIER_SKIP_WRITEBACK,
+		NEOTIER_SKIP_UNEVICTABLE, NEOTIER_SKIP_SHARED, NEOTIER_SKIP_EXCLUDED, NEOTIER_SKIP_BUSY,
+		NEOTIER_SKIP_NO_MEMORY, NEOTIER_SKIP_NO_ROOM, NEOTIER_SKIP_OVERFLOW,
+	};
+	const struct neotier_policy *policy = READ_ONCE(neotier_knobs.policy);
+	int generation = atomic_read(&dev->policy_generation);
+	struct neotier_snapshot snapshot = { };
+	struct neotier_plan plan = { };
+	struct neotier_device_state state;
+	struct neotier_device_state *old = &dev->snapshot;
+	u64 interval;
+	unsigned int i;
+
+	if (dev->policy != policy || dev->policy_applied != generation) {
+		dev->policy = policy;
+		dev->policy_applied = generation;
+		neotier_policy_init(dev, now_ns);
+		return;
+	}
+	interval = now_ns - dev->decided_ns;
+	if (interval < READ_ONCE(neotier_knobs.decide_interval_ms) * (u64)NSEC_PER_MSEC)
+		return;
+	interval = min(interval, (u64)NEOTIER_INTERVAL_MAX_NS);
+
+	neotier_source_snapshot(dev, &state);
+	snapshot.interval_ns = interval;
+	snapshot.epochs = neotier_delta(dev, NEOTIER_STAT_EPOCHS, state.epochs, old->epochs);
+	snapshot.reads = neotier_delta(dev, NEOTIER_STAT_READS, state.reads, old->reads);
+	snapshot.writes = neotier_delta(dev, NEOTIER_STAT_WRITES, state.writes, old->writes);
+	snapshot.peak_lines = mul_u64_u64_div_u64(dev->caps.peak_lines_per_tick, interval, 100 * NSEC_PER_USEC);
+	neotier_delta(dev, NEOTIER_STAT_REPORTED, state.reported, old->reported);
+	neotier_delta(dev, NEOTIER_STAT_SATURATED, state.saturated, old->saturated);
+	snapshot.lost = neotier_delta(dev, NEOTIER_STAT_LOST_TAP, state.lost_tap, old->lost_tap) +
+			neotier_delta(dev, NEOTIER_STAT_LOST_RING, state.lost_ring, old->lost_ring);
+	/* In always-on mode these were reported all the same. */
+	if (READ_ONCE(dev->conf.always_on))
+		neotier_delta(dev, NEOTIER_STAT_LOST_CANDIDATES, state.lost_candidates, old->lost_candidates);
+	else
+		snapshot.lost += neotier_delta(dev, NEOTIER_STAT_LOST_CANDIDATES, state.lost_candidates,
+					       old->lost_candidates);
+	*old = state;
+	memcpy(snapshot.histogram, state.histogram, sizeof(snapshot.histogram));
+	snapshot.error_bound = state.error_bound;
+	snapshot.threshold = READ_ONCE(dev->conf.threshold);
+	snapshot.counter_max = dev->caps.counter_max;
+	snapshot.unit_pages_log2 = 0;
+
+#define NEOTIER_SINCE(stat) (dev->stats[stat] - dev->decided_stats[stat])
+	snapshot.reported = NEOTIER_SINCE(NEOTIER_STAT_DRAINED);
+	snapshot.promoted = NEOTIER_SINCE(NEOTIER_STAT_PROMOTED);
+	for (i = 0; i < ARRAY_SIZE(failures); i++)
+		snapshot.promote_failed += NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + failures[i]);
+	snapshot.quota_skipped = NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + NEOTIER_SKIP_QUOTA);
+	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG);
+#undef NEOTIER_SINCE
+	snapshot.quota_pages = neotier_quota_pages(interval);
+	snapshot.fast_free_pages = neotier_migrate_room(dev->target_nid);
+	snapshot.fast_total_pages = node_present_pages(dev->target_nid);
+	snapshot.slow_total_pages = dev->nr_pages;
+
+	policy->decide(dev->policy_state, &snapshot, &plan);
+	plan.threshold = clamp(plan.threshold, 1U, dev->caps.counter_max);
+	WRITE_ONCE(dev->conf.threshold, plan.threshold);
+	dev->promote_left = plan.promote_max;
+	dev->decided_ns = now_ns;
+	neotier_stat_add(dev, NEOTIER_STAT_DECISIONS, 1);
+	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));
+	trace_neotier_decide(plan.threshold, plan.promote_max, snapshot.reported, snapshot.promoted, snapshot.ping_pong,
+			     snapshot.fast_free_pages);
+	neotier_policy_detect_numa_balancing(dev);
+}

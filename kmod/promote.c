@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The thread of a device: drain, decide, promote, sleep. It is the only one that touches the device's registers, its list
+ * of hot pages and its counters, so none of them needs a lock of its own.
+ */
+#include <linux/freezer.h>
+#include <linux/hrtimer.h>
+#include <linux/kthread.h>
+#include <linux/ktime.h>
+#include <linux/sched.h>
+#include "neotier.h"
+#include "trace.h"
+
+/* While kswapd makes room: short enough to use each bit of it at once, doubled up to the period when none comes. */
+#define NEOTIER_ROOM_WAIT_US 100U
+
+enum neotier_next {
+	NEOTIER_AGAIN,		/* more to do at once */
+	NEOTIER_SLEEP,		/* until the next period */
+	NEOTIER_WAIT_ROOM,	/* until kswapd has made room */
+};
+
+static void neotier_drain(struct neotier_device *dev, u64 now)
+{
+	int nr = neotier_source_drain(dev), i;
+
+	if (nr < 0) {
+		dev_err(&dev->pdev->dev, "hotlist TAIL out of range: device taken out of service; unbind and bind it to try again\n");
+		neotier_stat_add(dev, NEOTIER_STAT_DEVICE_FAULTS, 1);
+		WRITE_ONCE(dev->state, NEOTIER_FAILED);
+		neotier_source_apply(dev, false);
+		neotier_hotlist_clear(dev);
+		return;
+	}
+	neotier_stat_add(dev, NEOTIER_STAT_DRAINED, nr);
+	/* 16 bits of count, 48 of unit: NEOPROF_HOTLIST in neoprof_regs.h, decoded here to keep the copy loop short. */
+	for (i = 0; i < nr; i++)
+		neotier_hotlist_add(dev, dev->entries[i] >> 16, dev->entries[i] & 0xffff, now);
+}
+
+static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
+{
+	unsigned int nr, want = min(READ_ONCE(neotier_knobs.batch), NEOTIER_BATCH_MAX), granted;
+	unsigned long room;
+	int moved;
+
+	if (!dev->promote_left) {
+		neotier_hotlist_wait(dev, NEOTIER_SKIP_PLAN);
+		return NEOTIER_SLEEP;
+	}
+	want = min_t(u64, want, dev->promote_left);
+	room = neotier_migrate_room(dev->target_nid);
+	if (!room)
+		goto no_room;
+	want = min_t(unsigned long, want, room);
+	granted = neotier_quota_take(want);
+	if (!granted) {
+		neotier_hotlist_wait(dev, NEOTIER_SKIP_QUOTA);
+		return NEOTIER_SLEEP;
+	}
+	nr = neotier_hotlist_take(dev, granted, now);
+	if (!nr) {
+		neotier_quota_return(granted);
+		return NEOTIER_SLEEP;
+	}
+	if (READ_ONCE(neotier_knobs.dry_run)) {
+		neotier_hotlist_done(dev, dev->batch, nr);
+		neotier_stat_add(dev, NEOTIER_STAT_DRY_RUN, nr);
+		moved = nr;
+	} else {
+		moved = neotier_migrate_batch(dev, nr);
+	}
+	neotier_quota_return(granted - max(moved, 0));
+	if (moved < 0)
+		goto no_room;
+	if (dev->promote_left != NEOTIER_NO_LIMIT)
+		dev->promote_left -= moved;
+	return neotier_hotlist_empty(dev) ? NEOTIER_SLEEP : NEOTIER_AGAIN;
+
+no_room:
+	neotier_hotlist_wait(dev, NEOTIER_SKIP_NO_ROOM);
+	neotier_stat_add(dev, NEOTIER_STAT_ROOM_WAITS, 1);
+	neotier_migrate_make_room(dev->target_nid);
+	return NEOTIER_WAIT_ROOM;
+}
+
+static enum neotier_next neotier_step(struct neotier_device *dev)
+{
+	u64 now = ktime_get_ns();
+	bool enabled = READ_ONCE(neotier_knobs.enabled);
+
+	if (dev->state == NEOTIER_FAILED)
+		return NEOTIER_SLEEP;
+	neotier_source_apply(dev, enabled && !dev->paused);
+	if (!enabled || dev->paused) {
+		WRITE_ONCE(dev->state, enabled ? NEOTIER_PAUSED : NEOTIER_OFF);
+		neotier_hotlist_clear(dev);
+		dev->decided_ns = now;
+		return NEOTIER_SLEEP;
+	}
+	WRITE_ONCE(dev->state, NEOTIER_RUNNING);
+	neotier_policy_step(dev, now);
+	neotier_source_apply(dev, true);
+	neotier_drain(dev, now);
+	if (neotier_hotlist_empty(dev))
+		return NEOTIER_SLEEP;
+	return neotier_promote(dev, now);
+}
+
+static int neotier_thread(void *data)
+{
+	struct neotier_device *dev = data;
+	ktime_t next = ktime_get();
+	u32 room_wait_us = NEOTIER_ROOM_WAIT_US;
+
+	set_freezable();
+	while (!kthread_should_stop()) {
+		u32 period_us = READ_ONCE(neotier_knobs.period_us);
+		enum neotier_next what;
+		ktime_t now, wake;
+
+		neotier_stat_add(dev, NEOTIER_STAT_WAKEUPS, 1);
+		do {
+			mutex_lock(&dev->lock);
+			what = neotier_step(dev);
+			mutex_unlock(&dev->lock);
+			if (what != NEOTIER_WAIT_ROOM)
+				room_wait_us = NEOTIER_ROOM_WAIT_US;
+			cond_resched();
+		} while (what == NEOTIER_AGAIN && !kthread_should_stop() && !freezing(current));
+
+		now = ktime_get();
+		if (what == NEOTIER_WAIT_ROOM) {
+			wake = ktime_add_us(now, min(room_wait_us, period_us));
+			room_wait_us = min(room_wait_us * 2, period_us);
+		} else {
+			next = ktime_add_us(next, period_us);
+			if (ktime_before(next, now) || ktime_after(next, ktime_add_us(now, period_us)))
+				next = ktime_add_us(now, period_us);
+			wake = next;
+		}
+		set_current_state(TASK_IDLE | TASK_FREEZABLE);
+		if (!kthread_should_stop())
+			schedule_hrtimeout_range(&wake, 0, HRTIMER_MODE_ABS);
+		__set_current_state(TASK_RUNNING);
+		try_to_freeze();
+	}
+	return 0;
+}
+
+int neotier_promote_start(struct neotier_device *dev)
+{
+	struct task_struct *thread;
+
+	thread = kthread_create_on_node(neotier_thread, dev, dev->target_nid, "neotier/%d", dev->id);
+	if (IS_ERR(thread))
+		return PTR_ERR(thread);
+	dev->thread = thread;
+	wake_up_process(thread);
+	return 0;
+}
+
+void neotier_promote_stop(struct neotier_device *dev)
+{
+	kthread_stop(dev->thread);
+	dev->thread = NULL;
+}
+
+void neotier_promote_wake_all(void)
+{
+	struct neotier_device *dev;
+
+	mutex_lock(&neotier_devices_lock);
+	list_for_each_entry(dev, &neotier_devices, node)
+		wake_up_process(dev->thread);
+	mutex_unlock(&neotier_devices_lock);
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Source of hot pages: a CXL 3.2 Hotness Monitoring Unit with NeoProf's vendor block, found as BAR 2 of a PCI function.
+ * Finds it, checks what it says of itself, writes its configuration, drains its hotlist. Only the first NEOPROF_SIZE bytes
+ * of the BAR are the device's.
+ *
+ * The device is not trusted: every capability is checked once, here; TAIL at each drain; units in hotlist.c.
+ */
+#include <linux/bitfield.h>
+#include <linux/dev_printk.h>
+#include <linux/iopoll.h>
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+#include "neoprof_regs.h"
+#include "neotier.h"
+
+#define NEOTIER_BAR 2
+#define NEOTIER_VENDOR_ID 0x1af4
+#define NEOTIER_DEVICE_ID 0x1110
+#define NEOTIER_VERSION_MAJOR (NEOPROF_ID_VERSION_RESET >> 8)
+#define NEOTIER_ANSWER_US 500000	/* for a reset of the largest tracker, with two orders of magnitude to spare */
+#define NEOTIER_UNIT_SHIFT 12
+#define NEOTIER_BITMAP_UNIT (256ULL << 20)
+
+#define NEOTIER_GET(name, word) FIELD_GET(NEOPROF_##name##_MASK, (word))
+#define NEOTIER_PUT(name, value) FIELD_PREP(NEOPROF_##name##_MASK, (u64)(value))
+
+static int neotier_probes, neotier_probe_error;
+static int neotier_next_id;
+
+static u64 neotier_read(struct neotier_device *dev, u32 offset)
+{
+	return readq(dev->regs + offset);
+}
+
+static void neotier_write(struct neotier_device *dev, u32 offset, u64 value)
+{
+	writeq(value, dev->regs + offset);
+}
+
+static const u32 neotier_scale_us[] = { 0, 100, 1000, 10000, 100000, 1000000 };
+
+/* Scale and multiplier of an epoch; false when no pair of them makes exactly this length. */
+static bool neotier_epoch_encode(u64 epoch_us, u64 *cfg1)
+{
+	u32 scale;
+
+	for (scale = 1; scale < ARRAY_SIZE(neotier_scale_us); scale++) {
+		u64 mult = epoch_us / neotier_scale_us[scale];
+
+		if (epoch_us % neotier_scale_us[scale] || !mult || mult > FIELD_MAX(NEOPROF_CFG1_EPOCH_MULT_MASK))
+			continue;
+		*cfg1 = NEOTIER_PUT(CFG1_EPOCH_SCALE, scale) | NEOTIER_PUT(CFG1_EPOCH_MULT, mult);
+		return true;
+	}
+	return false;
+}
+
+bool neotier_source_epoch_valid(const struct neotier_device *dev, u64 epoch_us)
+{
+	u64 cfg1;
+
+	return epoch_us >= dev->caps.epoch_min_us && epoch_us <= dev->caps.epoch_max_us &&
+	       neotier_epoch_encode(epoch_us, &cfg1);
+}
+
+static u64 neotier_epoch_decode(u64 scale, u64 mult)
+{
+	scale = clamp(scale, 1, ARRAY_SIZE(neotier_scale_us) - 1);
+	return neotier_scale_us[scale] * max(mult, 1);
+}
+
+#define NEOTIER_REFUSE(dev, what, ...) \
+	dev_err(&(dev)->pdev->dev, what ": not a device this driver can use\n", ##__VA_ARGS__)
+
+static int neotier_read_caps(struct neotier_device *dev)
+{
+	struct neotier_caps *caps = &dev->caps;
+	u64 id, common0, common1, cap0, cap1, bitmap, hotlist, status, tracker, instance, end, span;
+	u32 width;
+
+	id = neotier_read(dev, NEOPROF_ID_OFFSET);
+	if (NEOTIER_GET(ID_MAGIC, id) != NEOPROF_ID_MAGIC_RESET) {
+		NEOTIER_REFUSE(dev, "ID register holds 0x%llx, no NeoProf magic", id);
+		return -ENODEV;
+	}
+	if (NEOTIER_GET(ID_VERSION, id) >> 8 != NEOTIER_VERSION_MAJOR) {
+		dev_err(&dev->pdev->dev, "register layout %llu.%llu, this driver knows %llu.x: use the driver that came with the device\n",
+			NEOTIER_GET(ID_VERSION, id) >> 8, NEOTIER_GET(ID_VERSION, id) & 0xff,
+			(u64)NEOTIER_VERSION_MAJOR);
+		return -ENODEV;
+	}
+	common0 = neotier_read(dev, NEOPROF_COMMON_CAP0_OFFSET);
+	common1 = neotier_read(dev, NEOPROF_COMMON_CAP1_OFFSET);
+	if (NEOTIER_GET(COMMON_CAP0_VERSION, common0) != NEOPROF_COMMON_CAP0_VERSION_RESET ||
+	    NEOTIER_GET(COMMON_CAP0_INSTANCES, common0) != NEOPROF_INSTANCES) {
+		NEOTIER_REFUSE(dev, "COMMON_CAP0 0x%llx: version or number of CHMU instances unknown", common0);
+		return -ENODEV;
+	}
+
+	/* All offsets are within an instance, and an instance ends where the vendor block begins at the latest. */
+	instance = NEOPROF_INSTANCE_BASE;
+	end = instance + NEOTIER_GET(COMMON_CAP1_INSTANCE_LENGTH, common1);
+	cap0 = neotier_read(dev, NEOPROF_CAP0_OFFSET);
+	cap1 = neotier_read(dev, NEOPROF_CAP1_OFFSET);
+	bitmap = neotier_read(dev, NEOPROF_CAP2_OFFSET);
+	hotlist = neotier_read(dev, NEOPROF_CAP3_OFFSET);
+	caps->hotlist_size = NEOTIER_GET(CAP0_HOTLIST_SIZE, cap0);
+	span = caps->hotlist_size * 8ULL;
+	if (end > NEOPROF_ID_OFFSET || caps->hotlist_size < 2 || !IS_ALIGNED(bitmap | hotlist, 8) ||
+	    bitmap < NEOPROF_RING_OFFSET + 8 - instance || bitmap > end || hotlist > end ||
+	    hotlist < bitmap + NEOPROF_BITMAP_COUNT * 8 || instance + hotlist + span > end) {
+		NEOTIER_REFUSE(dev, "bitmap at 0x%llx or hotlist at 0x%llx with %u entries does not fit an instance of 0x%llx bytes",
+			       bitmap, hotlist, caps->hotlist_size, end - instance);
+		return -EINVAL;
+	}
+	caps->bitmap_offset = instance + bitmap;
+	caps->hotlist_offset = instance + hotlist;
+
+	/* 2^n x 256 bytes. */
+	if (!(NEOTIER_GET(CAP1_UNIT_SIZES, cap1) & BIT(NEOTIER_UNIT_SHIFT - 8))) {
+		NEOTIER_REFUSE(dev, "CAP1 0x%llx: no 4 KiB units", cap1);
+		return -EINVAL;
+	}
+	caps->downsampling_mask = NEOTIER_GET(CAP1_DOWNSAMPLING, cap1);
+	caps->epoch_mode = NEOTIER_GET(CAP1_EPOCH_MODE, cap1);
+	caps->always_on = NEOTIER_GET(CAP1_ALWAYS_ON, cap1);
+	caps->random_downsampling = NEOTIER_GET(CAP1_RANDOM_DS, cap1);
+	caps->epoch_min_us = neotier_epoch_decode(NEOTIER_GET(CAP0_EPOCH_MIN_SCALE, cap0),
+						  NEOTIER_GET(CAP0_EPOCH_MIN_MULT, cap0));
+	caps->epoch_max_us = neotier_epoch_decode(NEOTIER_GET(CAP0_EPOCH_MAX_SCALE, cap0),
+						  NEOTIER_GET(CAP0_EPOCH_MAX_MULT, cap0));
+	if (!(caps->downsampling_mask & 1) || !(caps->epoch_mode || caps->always_on) ||
+	    caps->epoch_min_us > caps->epoch_max_us) {
+		NEOTIER_REFUSE(dev, "CAP0 0x%llx, CAP1 0x%llx: no usable epoch, mode or down-sampling", cap0, cap1);
+		return -EINVAL;
+	}
+
+	status = neotier_read(dev, NEOPROF_STATUS_OFFSET);
+	tracker = neotier_read(dev, NEOPROF_TRACKER_OFFSET);
+	caps->tracker_kind = NEOTIER_GET(TRACKER_KIND, tracker);
+	caps->tracker_rows = NEOTIER_GET(TRACKER_ROWS, tracker);
+	caps->tracker_log2_width = NEOTIER_GET(TRACKER_LOG2_WIDTH, tracker);
+	caps->tracker_counter_bits = NEOTIER_GET(TRACKER_COUNTER_BITS, tracker);
+	width = NEOTIER_GET(STATUS_COUNTER_WIDTH, status);
+	if (width != 16 || !caps->tracker_counter_bits || caps->tracker_counter_bits > 32) {
+		NEOTIER_REFUSE(dev, "hotlist counts of %u bits, tracker counters of %u bits", width,
+			       caps->tracker_counter_bits);
+		return -EINVAL;
+	}
+	caps->counter_max = GENMASK_ULL(caps->tracker_counter_bits - 1, 0);
+
+	caps->peak_lines_per_tick = NEOTIER_GET(PEAK_LINES_PER_TICK, neotier_read(dev, NEOPROF_PEAK_OFFSET));
+	caps->hpa_base = neotier_read(dev, NEOPROF_HPA_BASE_OFFSET);
+	caps->hpa_size = neotier_read(dev, NEOPROF_HPA_SIZE_OFFSET);
+	if (!caps->hpa_size || !PAGE_ALIGNED(caps->hpa_base | caps->hpa_size) ||
+	    caps->hpa_size > NEOPROF_BITMAP_COUNT * 64 * NEOTIER_BITMAP_UNIT ||
+	    caps->hpa_base > BIT_ULL(MAX_PHYSMEM_BITS) - caps->hpa_size) {
+		NEOTIER_REFUSE(dev, "memory of 0x%llx bytes at 0x%llx", caps->hpa_size, caps->hpa_base);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static bool neotier_settled(u64 status)
+{
+	return !NEOTIER_GET(STATUS_OP_IN_PROGRESS, status) && !NEOTIER_GET(STATUS_ENABLED, status);
+}
+
+int neotier_source_start(struct neotier_device *dev)
+{
+	u64 bits = DIV_ROUND_UP(dev->caps.hpa_size, NEOTIER_BITMAP_UNIT), status, ring;
+	unsigned int i;
+
+	neotier_write(dev, NEOPROF_CFG0_OFFSET, NEOTIER_PUT(CFG0_THRESHOLD, dev->conf.threshold));
+	if (read_poll_timeout(neotier_read, status, neotier_settled(status), 1000, NEOTIER_ANSWER_US, false, dev,
+			      NEOPROF_STATUS_OFFSET))
+		goto silent;
+	neotier_write(dev, NEOPROF_CFG0_OFFSET,
+		      NEOTIER_PUT(CFG0_THRESHOLD, dev->conf.threshold) | NEOPROF_CFG0_RESET_MASK);
+	if (read_poll_timeout(neotier_read, status, neotier_settled(status), 1000, NEOTIER_ANSWER_US, false, dev,
+			      NEOPROF_STATUS_OFFSET) ||
+	    read_poll_timeout(neotier_read, ring, !(ring & (NEOPROF_RING_HEAD_MASK | NEOPROF_RING_TAIL_MASK)), 1000,
+			      NEOTIER_ANSWER_US, false, dev, NEOPROF_RING_OFFSET))
+		goto silent;
+
+	dev->head = 0;
+	dev->cfg0 = 0;
+	dev->cfg1 = 0;
+	dev->decay = ~0ULL;
+	for (i = 0; i < NEOPROF_BITMAP_COUNT; i++) {
+		u64 word = bits >= 64 ? ~0ULL : BIT_ULL(bits) - 1;
+
+		neotier_write(dev, dev->caps.bitmap_offset + i * NEOPROF_BITMAP_STRIDE, word);
+		bits -= min(bits, 64);
+	}
+	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
+	return 0;
+
+silent:
+	dev_err(&dev->pdev->dev, "no answer to CFG0.RESET within %u ms (STATUS 0x%llx): is the device, or its emulator, running?\n",
+		NEOTIER_ANSWER_US / 1000, neotier_read(dev, NEOPROF_STATUS_OFFSET));
+	return -ENODEV;
+}
+
+void neotier_source_apply(struct neotier_device *dev, bool count)
+{
+	const struct neotier_conf *conf = &dev->conf;
+	u64 cfg0, cfg1 = 0, decay;
+
+	neotier_epoch_encode(READ_ONCE(conf->epoch_us), &cfg1);
+	cfg1 |= NEOTIER_PUT(CFG1_UNIT_SIZE, NEOTIER_UNIT_SHIFT) |
+		NEOTIER_PUT(CFG1_DOWNSAMPLING, READ_ONCE(conf->downsampling_log2)) |
+		NEOTIER_PUT(CFG1_MODE, READ_ONCE(conf->always_on));
+	if (cfg1 != dev->cfg1) {
+		neotier_write(dev, NEOPROF_CFG1_OFFSET, cfg1);
+		dev->cfg1 = cfg1;
+	}
+	decay = NEOTIER_PUT(DECAY_SHIFT, READ_ONCE(conf->decay_shift));
+	if (decay != dev->decay) {
+		neotier_write(dev, NEOPROF_DECAY_OFFSET, decay);
+		dev->decay = decay;
+	}
+	cfg0 = NEOTIER_PUT(CFG0_TRACK, READ_ONCE(conf->track)) |
+	       NEOTIER_PUT(CFG0_RANDOM_DS, READ_ONCE(conf->random_downsampling)) |
+	       NEOTIER_PUT(CFG0_ENABLE, count) |
+	       NEOTIER_PUT(CFG0_THRESHOLD, READ_ONCE(conf->threshold));
+	if (cfg0 != dev->cfg0) {
+		if ((cfg0 ^ dev->cfg0) & NEOPROF_CFG0_THRESHOLD_MASK)
+			neotier_stat_add(dev, NEOTIER_STAT_THRESHOLDS, 1);
+		neotier_write(dev, NEOPROF_CFG0_OFFSET, cfg0);
+		dev->cfg0 = cfg0;
+	}
+}
+
+int neotier_source_drain(struct neotier_device *dev)
+{
+	u32 tail = NEOTIER_GET(RING_TAIL, neotier_read(dev, NEOPROF_RING_OFFSET));
+	u32 head = dev->head;
+	int nr = 0;
+
+	if (tail >= dev->caps.hotlist_size)
+		return -EIO;
+	if (head == tail)
+		return 0;
+	while (head != tail) {
+		dev->entries[nr++] = neotier_read(dev, dev->caps.hotlist_offset + head * NEOPROF_HOTLIST_STRIDE);
+		if (++head == dev->caps.hotlist_size)
+			head = 0;
+	}
+	dev->head = head;
+	/* HEAD alone: TAIL in the other half belongs to the device. */
+	writew(head, dev->regs + NEOPROF_RING_OFFSET);
+	return nr;
+}
+
+void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
+{
+	u64 word;
+	int i;
+
+	neotier_write(dev, NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK);
+	state->ticks = neotier_read(dev, NEOPROF_TICKS_OFFSET);
+	state->epochs = neotier_read(dev, NEOPROF_EPOCHS_OFFSET);
+	state->reads = neotier_read(dev, NEOPROF_READS_OFFSET);
+	state->writes = neotier_read(dev, NEOPROF_WRITES_OFFSET);
+	state->reported = neotier_read(dev, NEOPROF_REPORTED_OFFSET);
+	state->lost_tap = neotier_read(dev, NEOPROF_LOST_TAP_OFFSET);
+	state->lost_ring = neotier_read(dev, NEOPROF_LOST_RING_OFFSET);
+	state->lost_candidates = neotier_read(dev, NEOPROF_LOST_CANDIDATES_OFFSET);
+	state->saturated = neotier_read(dev, NEOPROF_SATURATED_OFFSET);
+	state->occupancy = NEOTIER_GET(OCCUPANCY_UNITS, neotier_read(dev, NEOPROF_OCCUPANCY_OFFSET));
+	state->error_bound = NEOTIER_GET(ERROR_BOUND, neotier_read(dev, NEOPROF_ERROR_OFFSET));
+	state->hot_units = NEOTIER_GET(HOT_UNITS, neotier_read(dev, NEOPROF_HOT_OFFSET));
+	BUILD_BUG_ON(NEOTIER_HISTOGRAM_BINS != 2 * NEOPROF_HISTOGRAM_COUNT);
+	for (i = 0; i < NEOPROF_HISTOGRAM_COUNT; i++) {
+		word = neotier_read(dev, NEOPROF_HISTOGRAM_OFFSET + i * NEOPROF_HISTOGRAM_STRIDE);
+		state->histogram[2 * i] = NEOTIER_GET(HISTOGRAM_EVEN, word);
+		state->histogram[2 * i + 1] = NEOTIER_GET(HISTOGRAM_ODD, word);
+	}
+}
+
+static void neotier_default_conf(struct neotier_device *dev)
+{
+	struct neotier_conf *conf = &dev->conf;
+
+	conf->start_threshold = clamp(neotier_policy_default_params.threshold, 1U, dev->caps.counter_max);
+	conf->threshold = conf->start_threshold;
+	conf->epoch_us = 50000;
+	if (!neotier_source_epoch_valid(dev, conf->epoch_us))
+		conf->epoch_us = dev->caps.epoch_min_us;
+	conf->always_on = dev->caps.always_on;
+	conf->track = NEOPROF_CFG0_TRACK_RESET;
+}
+
+static void neotier_device_free(struct neotier_device *dev)
+{
+	neotier_hotlist_free(dev);
+	kvfree(dev->entries);
+	kfree(dev->batch);
+	kfree(dev->src);
+	kfree(dev->dst);
+	kfree(dev->pool);
+	kfree(dev);
+}
+
+static int neotier_device_alloc(struct neotier_device *dev)
+{
+	dev->entries = kvcalloc(dev->caps.hotlist_size, sizeof(*dev->entries), GFP_KERNEL);
+	dev->batch = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->batch), GFP_KERNEL);
+	dev->src = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->src), GFP_KERNEL);
+	dev->dst = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->dst), GFP_KERNEL);
+	dev->pool = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->pool), GFP_KERNEL);
+	return dev->entries && dev->batch && dev->src && dev->dst && dev->pool ? 0 : -ENOMEM;
+}
+
+static int neotier_map(struct neotier_device *dev)
+{
+	struct pci_dev *pdev = dev->pdev;
+	int err = pcim_enable_device(pdev);
+
+	if (err) {
+		dev_err(&pdev->dev, "cannot enable the PCI function (%d)\n", err);
+		return err;
+	}
+	if (!(pci_resource_flags(pdev, NEOTIER_BAR) & IORESOURCE_MEM) ||
+	    pci_resource_len(pdev, NEOTIER_BAR) < NEOPROF_SIZE) {
+		NEOTIER_REFUSE(dev, "BAR %d is no memory of at least %u bytes", NEOTIER_BAR, NEOPROF_SIZE);
+		return -ENODEV;
+	}
+	err = pci_request_region(pdev, NEOTIER_BAR, KBUILD_MODNAME);
+	if (err) {
+		dev_err(&pdev->dev, "BAR %d is in use (%d): unbind whatever has it, then bind the device again\n",
+			NEOTIER_BAR, err);
+		return err;
+	}
+	dev->regs = devm_ioremap(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR), NEOPROF_SIZE);
+	return dev->regs ? 0 : -ENOMEM;
+}
+
+static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct neotier_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	int err = -ENOMEM;
+
+	neotier_probes++;
+	if (!dev)
+		goto out;
+	dev->pdev = pdev;
+	mutex_init(&dev->lock);
+	init_completion(&dev->released);
+
+	err = neotier_map(dev);
+	if (!err)
+		err = neotier_read_caps(dev);
+	if (!err)
+		err = neotier_device_alloc(dev);
+	if (!err)
+		err = neotier_hotlist_init(dev);
+	if (err)
+		goto free;
+	neotier_default_conf(dev);
+	err = neotier_source_start(dev);
+	if (err)
+		goto free;
+
+	mutex_lock(&neotier_devices_lock);
+	dev->id = list_empty(&neotier_devices) ? 0 : neotier_next_id;
+	neotier_next_id = dev->id + 1;
+	mutex_unlock(&neotier_devices_lock);
+	err = neotier_sysfs_add_device(dev);
+	if (err)
+		goto free;
+	err = neotier_promote_start(dev);
+	if (err)
+		goto del_sysfs;
+	mutex_lock(&neotier_devices_lock);
+	list_add_tail(&dev->node, &neotier_devices);
+	mutex_unlock(&neotier_devices_lock);
+	pci_set_drvdata(pdev, dev);
+	dev_info(&pdev->dev, "device%d: %llu MiB on node %d, promoting to node %d\n", dev->id,
+		 dev->caps.hpa_size >> 20, dev->nid, dev->target_nid);
+	return 0;
+
+del_sysfs:
+	neotier_sysfs_del_device(dev);
+free:
+	neotier_device_free(dev);
+out:
+	neotier_probe_error = err;
+	return err;
+}
+
+static void neotier_remove(struct pci_dev *pdev)
+{
+	struct neotier_device *dev = pci_get_drvdata(pdev);
+
+	neotier_sysfs_del_device(dev);
+	mutex_lock(&neotier_devices_lock);
+	list_del(&dev->node);
+	neotier_promote_stop(dev);
+	neotier_stat_retire(dev);
+	mutex_unlock(&neotier_devices_lock);
+	if (dev->state != NEOTIER_FAILED)
+		neotier_source_apply(dev, false);
+	neotier_device_free(dev);
+}
+
+static const struct pci_device_id neotier_ids[] = {
+	{ PCI_DEVICE(NEOTIER_VENDOR_ID, NEOTIER_DEVICE_ID) },
+	{ }
+};
+MODULE_DEVICE_TABLE(pci, neotier_ids);
+
+static struct pci_driver neotier_driver = {
+	.name = KBUILD_MODNAME,
+	.id_table = neotier_ids,
+	.probe = neotier_probe,
+	.remove = neotier_remove,
+	/* insmod answers for what probe found. */
+	.driver.probe_type = PROBE_FORCE_SYNCHRONOUS,
+};
+
+int neotier_source_register(void)
+{
+	int err = pci_register_driver(&neotier_driver);
+	bool bound;
+
+	if (err)
+		return err;
+	mutex_lock(&neotier_devices_lock);
+	bound = !list_empty(&neotier_devices);
+	mutex_unlock(&neotier_devices_lock);
+	if (bound)
+		return 0;
+	pci_unregister_driver(&neotier_driver);
+	if (neotier_probes)
+		return neotier_probe_error;
+	pr_err("no NeoProf device found (PCI %04x:%04x)\n", NEOTIER_VENDOR_ID, NEOTIER_DEVICE_ID);
+	return -ENODEV;
+}
+
+void neotier_source_unregister(void)
+{
+	pci_unregister_driver(&neotier_driver);
+}

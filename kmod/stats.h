@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Counters, each with its definition; this list is what stats/ in sysfs is made from. 64-bit, never reset by a read, gone
+ * with the module. Pages are 4 KiB. Each device's thread is the only writer of that device's counters, so they need no
+ * atomic operation; readers sum over devices and may see a step half counted.
+ */
+#ifndef NEOTIER_STATS_H
+#define NEOTIER_STATS_H
+
+#include <linux/types.h>
+#include "skip.h"
+
+#define NEOTIER_COUNTERS(X) \
+	X(DRAINED,         drained,         "hotlist entries taken from the device") \
+	X(TRIED,           tried,           "pages handed to migration") \
+	X(PROMOTED,        promoted,        "pages moved to the target node") \
+	X(PROMOTE_FAILED,  promote_failed,  "pages tried and not moved: tried - promoted") \
+	X(DRY_RUN,         dry_run_pages,   "pages that would have been tried but for dry_run") \
+	X(BATCHES,         batches,         "batches handed to migration") \
+	X(PROMOTE_NS,      promote_ns,      "time spent in those batches, nanoseconds") \
+	X(PING_PONG,       ping_pong,       "reports of pages that had been promoted and have been demoted since") \
+	X(WAKEUPS,         wakeups,         "times the thread looked at the device") \
+	X(ROOM_WAITS,      room_waits,      "times promotion stopped for want of free memory and woke kswapd") \
+	X(DECISIONS,       decisions,       "decisions of the policy") \
+	X(THRESHOLDS,      threshold_writes, "thresholds written to the device") \
+	X(DEVICE_FAULTS,   device_faults,   "times a device was taken out of service for what its registers said") \
+	X(EPOCHS,          epochs,          "device: complete epochs") \
+	X(READS,           reads,           "device: 64-byte read requests seen") \
+	X(WRITES,          writes,          "device: 64-byte write requests seen") \
+	X(REPORTED,        reported,        "device: hotlist entries written") \
+	X(LOST_TAP,        lost_tap,        "device loss: requests dropped before the tracker") \
+	X(LOST_RING,       lost_ring,       "device loss: reports dropped because the hotlist was full") \
+	X(LOST_CANDIDATES, lost_candidates, "device loss: hot units that did not fit the hot filter") \
+	X(SATURATED,       saturated,       "device loss of precision: updates of a counter at its maximum")
+
+#define NEOTIER_COUNTER_ENUM(NAME, name, text) NEOTIER_STAT_##NAME,
+#define NEOTIER_SKIP_STAT_ENUM(NAME, name, text) NEOTIER_STAT_SKIP_##NAME,
+enum neotier_stat {
+	NEOTIER_COUNTERS(NEOTIER_COUNTER_ENUM)
+	NEOTIER_SKIPS(NEOTIER_SKIP_STAT_ENUM)
+	NR_NEOTIER_STAT
+};
+
+/* File names in stats/, by enum neotier_stat. */
+extern const char *const neotier_stat_names[NR_NEOTIER_STAT];
+
+struct neotier_device;
+
+/**
+ * neotier_stat_add() - count for a device; call from its thread only
+ * @dev: device
+ * @stat: which counter
+ * @n: how many
+ */
+void neotier_stat_add(struct neotier_device *dev, enum neotier_stat stat, u64 n);
+
+/**
+ * neotier_skip() - count and trace a report that moved nothing or has to wait; call from the device's thread only
+ * @dev: device
+ * @pfn: page, ~0 when the report names none
+ * @reason: why
+ */
+void neotier_skip(struct neotier_device *dev, unsigned long pfn, enum neotier_skip reason);
+
+/**
+ * neotier_stat_sum() - a counter over all devices, those already removed included
+ * @stat: which counter
+ *
+ * Context: may sleep (takes neotier_devices_lock).
+ */
+u64 neotier_stat_sum(enum neotier_stat stat);
+
+/**
+ * neotier_stat_retire() - keep the totals of a device that goes away
+ * @dev: device; its thread has ended. The caller holds neotier_devices_lock.
+ */
+void neotier_stat_retire(struct neotier_device *dev);
+
+#endif
