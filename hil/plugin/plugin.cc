@@ -250,7 +250,8 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
 };
 
-std::unique_ptr<Machine> machine;
+// Never freed: QEMU calls on_exit after this library's static objects are gone.
+Machine* machine;
 qemu_plugin_id_t plugin_id;
 qemu_plugin_scoreboard* scoreboard;
 bool instrument;
@@ -375,7 +376,7 @@ int install(qemu_plugin_id_t id, const qemu_info_t* info, int argc, char** argv)
   close(fd);
   if (bar == MAP_FAILED) return fail("cannot map the BAR's file '" + options.bar_path + "'");
 
-  machine = std::make_unique<Machine>(options, static_cast<uint8_t*>(bar));
+  machine = new Machine(options, static_cast<uint8_t*>(bar));
   scoreboard = qemu_plugin_scoreboard_new(sizeof(InstructionCounts));
   plugin_id = id;
   qemu_plugin_register_vcpu_init_cb(id, on_vcpu);
