@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * kmod_device: plays a NeoProf device from inside the guest, where ivshmem's BAR 2 is plain memory and no emulator stands
+ * behind it. Answers CFG0 and CTRL within a millisecond, and reports the pages that KMOD_FEED_PATH names, over and over.
+ * Also the device that lies, which no honest emulator can be.
+ *
+ *	kmod_device [base=<bytes>] [size=<bytes>] [lie=<what>] [set=<offset>:<value>]...
+ *
+ * lie: tail (out of range), units (half of them beyond the device's memory), silent (never answers), shuffle (TAIL jumps
+ * about within the ring and entries are noise).
+ * set: overwrites a register after the honest ones have been written.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include "kmod_feed.h"
+#include "neoprof_regs.h"
+
+static volatile uint8_t *bar;
+
+static uint64_t reg_read(uint32_t offset)
+{
+	return *(volatile uint64_t *)(bar + offset);
+}
+
+static void reg_write(uint32_t offset, uint64_t value)
+{
+	*(volatile uint64_t *)(bar + offset) = value;
+}
+
+static int open_bar(void)
+{
+	DIR *dir = opendir("/sys/bus/pci/devices");
+	struct dirent *entry;
+	char path[512], id[32];
+
+	while (dir && (entry = readdir(dir))) {
+		FILE *file;
+		unsigned int vendor = 0, device = 0;
+
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/vendor", entry->d_name);
+		file = fopen(path, "r");
+		if (file) {
+			if (fgets(id, sizeof(id), file))
+				vendor = strtoul(id, NULL, 16);
+			fclose(file);
+		}
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/device", entry->d_name);
+		file = fopen(path, "r");
+		if (file) {
+			if (fgets(id, sizeof(id), file))
+				device = strtoul(id, NULL, 16);
+			fclose(file);
+		}
+		if (vendor != 0x1af4 || device != 0x1110)
+			continue;
+		/* Memory decoding is off until a driver or this turns it on. */
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", entry->d_name);
+		file = fopen(path, "w");
+		if (file) {
+			fputs("1", file);
+			fclose(file);
+		}
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/resource2", entry->d_name);
+		closedir(dir);
+		return open(path, O_RDWR);
+	}
+	return -1;
+}
+
+static uint32_t next_random(void)
+{
+	static uint64_t state = 88172645463325252ULL;
+
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return state >> 32;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t base = 0x100000000ULL, size = 256ULL << 20, reported = 0, epochs = 0;
+	const struct timespec tick = { .tv_nsec = 500000 };
+	const char *lie = "";
+	struct kmod_feed *feed;
+	uint32_t next = 0, i;
+	int fd, n;
+
+	for (n = 1; n < argc; n++) {
+		if (!strncmp(argv[n], "base=", 5))
+			base = strtoull(argv[n] + 5, NULL, 0);
+		else if (!strncmp(argv[n], "size=", 5))
+			size = strtoull(argv[n] + 5, NULL, 0);
+		else if (!strncmp(argv[n], "lie=", 4))
+			lie = argv[n] + 4;
+	}
+	fd = open_bar();
+	if (fd < 0) {
+		fprintf(stderr, "kmod_device: no PCI 1af4:1110 whose BAR 2 can be opened\n");
+		return 1;
+	}
+	bar = mmap(NULL, NEOPROF_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (bar == MAP_FAILED) {
+		perror("kmod_device: mmap BAR 2");
+		return 1;
+	}
+	fd = open(KMOD_FEED_PATH, O_RDWR | O_CREAT, 0600);
+	if (fd < 0 || ftruncate(fd, sizeof(*feed))) {
+		perror("kmod_device: " KMOD_FEED_PATH);
+		return 1;
+	}
+	feed = mmap(NULL, sizeof(*feed), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (feed == MAP_FAILED) {
+		perror("kmod_device: mmap feed");
+		return 1;
+	}
+
+	for (i = 0; i < NEOPROF_SIZE; i += 8)
+		reg_write(i, 0);
+	reg_write(NEOPROF_COMMON_CAP0_OFFSET, NEOPROF_COMMON_CAP0_INIT);
+	reg_write(NEOPROF_COMMON_CAP1_OFFSET, NEOPROF_COMMON_CAP1_INIT);
+	reg_write(NEOPROF_CAP0_OFFSET, NEOPROF_CAP0_INIT);
+	reg_write(NEOPROF_CAP1_OFFSET, NEOPROF_CAP1_INIT);
+	reg_write(NEOPROF_CAP2_OFFSET, NEOPROF_CAP2_INIT);
+	reg_write(NEOPROF_CAP3_OFFSET, NEOPROF_CAP3_INIT);
+	reg_write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_INIT);
+	reg_write(NEOPROF_ID_OFFSET, NEOPROF_ID_INIT);
+	reg_write(NEOPROF_TRACKER_OFFSET, NEOPROF_TRACKER_INIT);
+	reg_write(NEOPROF_HPA_BASE_OFFSET, base);
+	reg_write(NEOPROF_HPA_SIZE_OFFSET, size);
+	reg_write(NEOPROF_PEAK_OFFSET, 30000);
+	for (n = 1; n < argc; n++) {
+		char *colon = strchr(argv[n], ':');
+
+		if (!strncmp(argv[n], "set=", 4) && colon)
+			reg_write(strtoul(argv[n] + 4, NULL, 0), strtoull(colon + 1, NULL, 0));
+	}
+	puts("ready");
+	fflush(stdout);
+
+	for (;; nanosleep(&tick, NULL)) {
+		uint64_t cfg0 = reg_read(NEOPROF_CFG0_OFFSET);
+		uint32_t head, tail, room;
+
+		if (!strcmp(lie, "silent")) {
+			reg_write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_INIT | NEOPROF_STATUS_OP_IN_PROGRESS_MASK);
+			continue;
+		}
+		if (cfg0 & NEOPROF_CFG0_RESET_MASK) {
+			/* Not written back: the driver does not wait for this process and may have written CFG0 since. */
+			reg_write(NEOPROF_RING_OFFSET, 0);
+			reported = 0;
+			continue;
+		}
+		reg_write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_INIT |
+			  (cfg0 & NEOPROF_CFG0_ENABLE_MASK ? NEOPROF_STATUS_ENABLED_MASK : 0));
+		reg_write(NEOPROF_CTRL_OFFSET, 0);
+		if (!(cfg0 & NEOPROF_CFG0_ENABLE_MASK))
+			continue;
+		reg_write(NEOPROF_EPOCHS_OFFSET, ++epochs);
+		reg_write(NEOPROF_READS_OFFSET, epochs * 1000);
+		reg_write(NEOPROF_REPORTED_OFFSET, reported);
+		head = reg_read(NEOPROF_RING_OFFSET) & 0xffff;
+		tail = (reg_read(NEOPROF_RING_OFFSET) >> 16) & 0xffff;
+		if (!strcmp(lie, "tail")) {
+			*(volatile uint16_t *)(bar + NEOPROF_RING_OFFSET + 2) = NEOPROF_HOTLIST_ENTRIES + 7;
+			continue;
+		}
+		if (!strcmp(lie, "shuffle")) {
+			for (i = 0; i < NEOPROF_HOTLIST_ENTRIES; i++)
+				reg_write(NEOPROF_HOTLIST_OFFSET + i * 8,
+					  (uint64_t)next_random() << 32 | next_random());
+			*(volatile uint16_t *)(bar + NEOPROF_RING_OFFSET + 2) = next_random() % NEOPROF_HOTLIST_ENTRIES;
+			continue;
+		}
+		if (!feed->count)
+			continue;
+		room = (head + NEOPROF_HOTLIST_ENTRIES - tail - 1) % NEOPROF_HOTLIST_ENTRIES;
+		if (room > 512)
+			room = 512;
+		for (i = 0; i < room; i++) {
+			uint64_t unit;
+
+			if (next >= feed->count) {
+				next = 0;
+				feed->rounds++;
+				if (!feed->count)
+					break;
+			}
+			unit = feed->pfn[next++] - (base >> 12);
+			if (!strcmp(lie, "units") && (next & 1))
+				unit = ((uint64_t)next_random() << 16 | next_random()) + (size >> 12);
+			reg_write(NEOPROF_HOTLIST_OFFSET + tail * 8, unit << 16 | 20);
+			tail = (tail + 1) % NEOPROF_HOTLIST_ENTRIES;
+			reported++;
+		}
+		/* TAIL alone: HEAD in the other half belongs to the host. */
+		*(volatile uint16_t *)(bar + NEOPROF_RING_OFFSET + 2) = tail;
+	}
+}

@@ -1,0 +1,92 @@
+#!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0
+# Promotion: contents survive, dry_run and the knobs hold, the quota is kept, a full node makes room by demotion.
+. "$(dirname "$0")/kmod_lib.sh"
+
+mark_log
+device_start
+if ! load; then
+	not_ok "module loads"
+	finish
+fi
+ok "module loads"
+node=$(slow_node)
+content="$NEOTIER_BIN/kmod_content node=$node"
+echo 0 > /proc/sys/kernel/numa_balancing
+knob dry_run 1
+
+# The device's threshold as low as it goes: this is about moving pages, not about choosing them.
+echo 1 > $sys/device0/threshold
+
+before=$(stat promoted)
+line=$($content mb=8 seconds=2 want=0)
+status=$?
+if [ $status -eq 0 ] && [ "$(stat promoted)" = "$before" ] && [ "$(stat tried)" = "$before" ] && [ "$(stat dry_run_pages)" -gt 0 ]; then
+	ok "dry_run tries nothing and moves nothing"
+else
+	not_ok "dry_run tries nothing and moves nothing" "$line promoted=$(stat promoted) dry_run_pages=$(stat dry_run_pages)"
+fi
+knob dry_run 0
+
+knob quota_mb_per_s 0
+before=$(stat promoted)
+$content mb=8 seconds=1 want=0 > /dev/null
+[ "$(stat promoted)" = "$before" ] && ok "quota 0 promotes nothing" || not_ok "quota 0 promotes nothing"
+[ "$(stat skipped_quota)" -gt 0 ] && ok "pages held back by the quota are counted" || not_ok "pages held back by the quota are counted"
+knob quota_mb_per_s 1024
+
+knob enabled 0
+usleep 20000
+before=$(stat drained)
+$content mb=8 seconds=1 want=0 > /dev/null
+[ "$(stat drained)" = "$before" ] && [ "$(cat $sys/device0/state)" = off ] && ok "enabled 0 drains nothing" ||
+	not_ok "enabled 0 drains nothing" "drained $before -> $(stat drained), state $(cat $sys/device0/state)"
+knob enabled 1
+
+before=$(stat promoted)
+ns=$(stat promote_ns)
+line=$($content mb=16 seconds=6 want=3900)
+status=$?
+echo "# $line"
+moved=$(($(stat promoted) - before))
+[ "$moved" -gt 0 ] && echo "# promoted=$moved tried=$(stat tried) ns_per_page=$((($(stat promote_ns) - ns) / moved))"
+[ $status -eq 0 ] && ok "16 MiB promoted while written: contents as written" || not_ok "16 MiB promoted while written: contents as written" "$line"
+
+# 4 MiB/s for 3 s: 3072 pages, and the 100 ms burst.
+knob quota_mb_per_s 4
+before=$(stat promoted)
+line=$($content mb=32 seconds=3)
+moved=$(($(stat promoted) - before))
+ms=$(field "$line" ms)
+limit=$((ms * 1024 / 1000 + 1024 / 2))
+[ $moved -gt 0 ] && [ $moved -le $limit ] && ok "quota of 4 MB/s kept" || not_ok "quota of 4 MB/s kept" "$moved pages in $ms ms, limit $limit"
+knob quota_mb_per_s 1024
+
+# 64 MiB into a node full of cold anonymous pages.
+demotion=/sys/kernel/mm/numa/demotion_enabled
+if [ ! -w $demotion ]; then
+	skip "64 MiB promoted into a full node" "no demotion in this kernel"
+else
+	echo 1 > $demotion
+	free=$(awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node0/meminfo)
+	before=$(stat promoted)
+	ns=$(stat promote_ns)
+	demoted=$(awk '/pgdemote_kswapd/ { print $2 }' /proc/vmstat)
+	line=$($content mb=64 cold=$free seconds=60 stop=15800 sleep want=15800)
+	status=$?
+	moved=$(($(stat promoted) - before))
+	ms=$(field "$line" ms)
+	demoted=$(($(awk '/pgdemote_kswapd/ { print $2 }' /proc/vmstat) - demoted))
+	echo "# $line"
+	echo "# node 0 had $free MiB free, $demoted pages demoted, promoted=$moved $((moved * 1000 / 256 / (ms + 1))) MB/s, ns_per_page=$((($(stat promote_ns) - ns) / (moved + 1))) room_waits=$(stat room_waits)"
+	[ $status -eq 0 ] && ok "64 MiB promoted into a full node" || not_ok "64 MiB promoted into a full node" "$line"
+fi
+
+for name in $(ls $sys/stats); do
+	value=$(stat "$name")
+	[ "$value" = 0 ] || echo "# $name $value"
+done
+device_stop
+check "module unloads" unload
+check "kernel log clean" log_clean
+finish

@@ -1,0 +1,72 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Host side: boots a stock kernel in QEMU (TCG) with two NUMA nodes and a plain ivshmem device, runs the kmod_*.sh tests in
+# it with kmod_device as the device, prints their TAP. No emulator of the profiler is involved.
+#   kmod_run.sh <vmlinuz> <neotier.ko> [script ...]
+# ICOUNT=<shift> makes guest time count instructions; NODE0, NODE1: MiB of memory; EXTRA: more QEMU arguments.
+# Exit: 0 all passed, 1 something failed, 4 cannot run here.
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '3,8s/^# //p' "$0" >&2; exit 2; }
+kernel=$1 module=$2
+shift 2
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+for tool in qemu-system-x86_64 busybox cpio gcc; do
+	command -v "$tool" > /dev/null || { echo "kmod_run: $tool is missing: skipped" >&2; exit 4; }
+done
+node0=${NODE0:-384} node1=${NODE1:-512}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir -p "$root"/{bin,proc,sys,dev,tmp,test}
+cp "$(command -v busybox)" "$root/bin/busybox"
+for program in kmod_device kmod_content; do
+	gcc -O2 -Wall -static -I"$top/include" -o "$root/test/$program" "$here/$program.c"
+done
+cp "$here"/kmod_*.sh "$top/docs/abi/sysfs-kernel-neotier" "$root/test/"
+# Debug information is most of the file, and the guest's memory is small.
+strip --strip-debug -o "$root/test/neotier.ko" "$module"
+[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_unload.sh kmod_hostile.sh
+cat > "$root/init" << INIT
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t tracefs tracefs /sys/kernel/tracing
+echo never > /sys/kernel/mm/transparent_hugepage/enabled
+export NEOTIER_FAKE=1 NEOTIER_SIZE=$((node1 << 20))
+cd /test
+for script in $*; do
+	echo "== \$script"
+	sh ./\$script
+	echo "== exit \$?"
+done
+dmesg | grep -E 'WARNING|BUG|Oops|Call Trace' | head
+poweroff -f
+INIT
+chmod +x "$root/init"
+(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) > "$work/initrd"
+truncate -s 1M "$work/bar"
+time=()
+[ -z "${ICOUNT:-}" ] || time=(-icount "shift=$ICOUNT,sleep=off")
+# iomem=relaxed: else the kernel takes kmod_device's mapping of the BAR away once the driver claims it.
+# max-ram-below-4g equal to node 0 puts node 1 at 4 GiB.
+nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp 1 \
+	-m $((node0 + node1))M -display none -nodefaults -no-reboot -monitor none -serial file:"$work/console" "${time[@]}" \
+	-object memory-backend-ram,id=m0,size=${node0}M -object memory-backend-ram,id=m1,size=${node1}M \
+	-numa node,nodeid=0,memdev=m0,cpus=0 -numa node,nodeid=1,memdev=m1,initiator=0 \
+	-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=90 \
+	-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=100G \
+	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=250 \
+	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G \
+	-object memory-backend-file,id=bar,size=1M,share=on,mem-path="$work/bar" -device ivshmem-plain,memdev=bar,addr=3 \
+	-kernel "$kernel" -initrd "$work/initrd" \
+	-append "console=ttyS0 quiet panic=-1 nokaslr swiotlb=noforce iomem=relaxed" ${EXTRA:-} &
+qemu=$!
+trap 'kill $qemu 2>/dev/null; rm -rf "$work"' EXIT
+wait $qemu || true
+sed 's/\r$//' "$work/console"
+! grep -qE '^not ok|^== exit [1-9]|Kernel panic' "$work/console" && grep -q '^== exit' "$work/console"
