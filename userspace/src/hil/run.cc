@@ -130,7 +130,7 @@ std::vector<std::string> qemu_command(const Installation& installation, const Ru
       "-device", "ivshmem-plain,memdev=bar,addr=3", "-kernel", installation.kernel_image.string(), "-initrd",
       (directory / "initramfs.cpio").string(), "-append",
       "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off random.trust_bootloader=off "
-      "swiotlb=noforce mitigations=off",
+      "swiotlb=noforce mitigations=off iomem=relaxed",
       "-plugin", plugin};
 }
 
