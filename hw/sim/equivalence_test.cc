@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
+// The RTL against the golden model under random traffic: in every clock the live values, at every drain point all
+// registers, and all along the ring entries in order.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+
+#include "neoprof_regs.h"
+#include "test_rigs.h"
+
+namespace neoprof::test {
+namespace {
+
+template <class Rig>
+class Equivalence : public testing::Test {
+ protected:
+  void run(uint64_t seed, int operations) {
+    SCOPED_TRACE(testing::Message() << Rig::kName << ", NEOTIER_SEED=" << seed);
+    random_.seed(seed);
+    rtl_.set_observer(&rtl_log_);
+    model_.set_observer(&model_log_);
+    // Small pools of pages and short epochs, so that everything happens often.
+    for (auto& page : pool_) {
+      page = below(4) == 0 ? random_() >> below(40) : below(1ULL << 24) << 12;
+    }
+    write(NEOPROF_BITMAP_OFFSET, ~0ULL, 0xff);
+    write(NEOPROF_BITMAP_OFFSET + 24, ~0ULL, 0xff);
+    write(NEOPROF_CFG1_OFFSET, 12 | 1ULL << NEOPROF_CFG1_MODE_SHIFT | 1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT, 0xff);
+    configure_cfg0();
+    for (int i = 0; i < operations && !HasFailure(); ++i) {
+      operation();
+    }
+    drain();
+    compare_registers();
+    EXPECT_EQ(rtl_log_.log, model_log_.log);
+  }
+
+  void operation() {
+    switch (below(64)) {
+      case 0: write(random_offset(), random_(), static_cast<uint8_t>(random_())); break;
+      case 1: configure_cfg0(); break;
+      case 2: configure_cfg1(); break;
+      case 3: write(NEOPROF_DECAY_OFFSET, below(3) == 0 ? below(16) : 0, 1); break;
+      case 4: write(NEOPROF_CFG2_OFFSET, below(2) == 0 ? below(5) : random_(), 3); break;
+      case 5:
+      case 6: read_ring(); break;
+      case 7: write(NEOPROF_STATUS_OFFSET, random_(), static_cast<uint8_t>(random_())); break;
+      case 8: write(NEOPROF_CTRL_OFFSET, random_(), static_cast<uint8_t>(random_())); break;
+      case 9: compare_read(random_offset()); break;
+      case 10: drain(); break;
+      case 11:
+        if (below(8) == 0) {
+          drain();
+          compare_registers();
+        }
+        break;
+      case 12:
+        if (below(Rig::kParams.log2_width > 12 ? 64 : 4) == 0) {
+          write(NEOPROF_CFG0_OFFSET, random_() | NEOPROF_CFG0_RESET_MASK, static_cast<uint8_t>(below(2) == 0 ? 4 : 0));
+        }
+        break;
+      default: traffic(); break;
+    }
+  }
+
+  void configure_cfg0() {
+    const uint64_t threshold = below(8) == 0 ? random_() >> 32 : below(12);
+    const uint64_t track = below(8) == 0 ? below(256) : 4 + below(3);
+    write(NEOPROF_CFG0_OFFSET,
+          track | below(8) << NEOPROF_CFG0_RANDOM_DS_SHIFT | uint64_t{below(8) != 0} << NEOPROF_CFG0_ENABLE_SHIFT |
+              threshold << NEOPROF_CFG0_THRESHOLD_SHIFT,
+          0xff);
+  }
+
+  void configure_cfg1() {
+    write(NEOPROF_CFG1_OFFSET,
+          (below(4) == 0 ? 21 : 12) | (below(3) == 0 ? below(12) : 0) << NEOPROF_CFG1_DOWNSAMPLING_SHIFT |
+              below(2) << NEOPROF_CFG1_MODE_SHIFT | below(2) << NEOPROF_CFG1_EPOCH_SCALE_SHIFT |
+              below(5) << NEOPROF_CFG1_EPOCH_MULT_SHIFT,
+          0xff);
+  }
+
+  // A burst, dense or sparse, with ticks in it.
+  void traffic() {
+    const uint64_t density = 1 + below(16);
+    const uint64_t ticks = below(4) == 0 ? 1 + below(32) : 1000;
+    const uint64_t hot = 1 + below(pool_.size());
+    const uint64_t length = 1 + below(below(8) == 0 ? 2000 : 60);
+    for (uint64_t i = 0; i < length && !HasFailure(); ++i) {
+      std::array<Request, Rig::kParams.channels> requests;
+      for (uint32_t c = 0; c < requests.size(); ++c) {
+        requests[c] = {below(16) < density, below(3) == 0, pool_[below(hot)] + below(4096)};
+        rtl_.set_request(c, requests[c].valid, requests[c].write, requests[c].dpa);
+      }
+      const bool tick = below(ticks) == 0;
+      model_.step(requests.data(), tick);
+      rtl_.top().tick_i = tick;
+      rtl_.clock();
+      rtl_.top().tick_i = 0;
+      rtl_.top().req_valid_i = 0;
+      compare_live();
+    }
+  }
+
+  void read_ring() {
+    const uint64_t ring = model_.ring();
+    const auto head = static_cast<uint32_t>(ring & 0xfff);
+    const auto level = static_cast<uint32_t>(((ring >> 16) - ring) & 0xfff);
+    for (uint32_t i = 0; i < std::min(level, 4U); ++i) {
+      compare_read(NEOPROF_HOTLIST_OFFSET + 8 * ((head + i) & 0xfff));
+    }
+    // Now and then nearly everything is taken, mostly little, so that the ring also gets full.
+    write(NEOPROF_RING_OFFSET, below(4) == 0 ? random_() : head + below(level + 1), below(16) == 0 ? 1 : 3);
+  }
+
+  void write(uint32_t offset, uint64_t data, uint8_t strobe) {
+    rtl_.write(offset, data, strobe);
+    model_.write(offset, data, strobe);
+    compare_live();
+  }
+
+  void drain() {
+    rtl_.drain();
+    model_.drain();
+    compare_live();
+  }
+
+  void compare_read(uint32_t offset) {
+    EXPECT_EQ(rtl_.read(offset), model_.read(offset)) << "offset 0x" << std::hex << offset;
+    compare_live();
+  }
+
+  void compare_live() {
+    ASSERT_EQ(rtl_.cycles(), model_.cycles());
+    ASSERT_EQ(rtl_.status(), model_.status()) << "clock " << model_.cycles();
+    ASSERT_EQ(rtl_.ring(), model_.ring()) << "clock " << model_.cycles();
+    ASSERT_EQ(rtl_.irq(), model_.irq()) << "clock " << model_.cycles();
+    ASSERT_EQ(rtl_log_.log.size(), model_log_.log.size()) << "clock " << model_.cycles();
+    if (!model_log_.log.empty()) {
+      ASSERT_EQ(rtl_log_.log.back(), model_log_.log.back()) << "clock " << model_.cycles();
+    }
+  }
+
+  void compare_registers() {
+    write(NEOPROF_CTRL_OFFSET, 1, 1);
+    for (uint32_t offset = 0; offset < NEOPROF_HOTLIST_OFFSET; offset += 8) {
+      compare_read(offset);
+    }
+    for (uint32_t offset = NEOPROF_ID_OFFSET; offset < 0x9600; offset += 8) {
+      compare_read(offset);
+    }
+  }
+
+  uint64_t below(uint64_t limit) { return random_() % limit; }
+  uint32_t random_offset() {
+    static constexpr std::array<uint32_t, 5> kBlocks = {0x0000, 0x0060, 0x9000, 0x9040, 0x9400};
+    return below(8) == 0 ? static_cast<uint32_t>(random_() % 0x11000 & ~7ULL)
+                         : kBlocks[below(kBlocks.size())] + static_cast<uint32_t>(8 * below(16));
+  }
+
+  std::mt19937_64 random_;
+  std::array<uint64_t, 48> pool_{};
+  Rtl<Rig> rtl_{kStraps};
+  Model model_{Rig::kParams, kStraps};
+  Recorder rtl_log_, model_log_;
+};
+
+using Small = testing::Types<Tiny, Mid, Wide, Dual>;
+struct Names {
+  template <class Rig>
+  static std::string GetName(int) {
+    return Rig::kName;
+  }
+};
+TYPED_TEST_SUITE(Equivalence, Small, Names);
+
+TYPED_TEST(Equivalence, RandomTraffic1) { this->run(seed_or(1), 8000); }
+TYPED_TEST(Equivalence, RandomTraffic2) { this->run(seed_or(2), 8000); }
+TYPED_TEST(Equivalence, RandomTraffic3) { this->run(seed_or(3), 8000); }
+
+using EquivalenceFull = Equivalence<Full>;
+TEST_F(EquivalenceFull, RandomTraffic) { run(seed_or(4), 2500); }
+
+}  // namespace
+}  // namespace neoprof::test
