@@ -388,8 +388,12 @@ del_sysfs:
 free:
 	neotier_device_free(dev);
 out:
+	/*
+	 * The reason has been logged and insmod returns the errno; to the driver core "not mine" is enough, for anything
+	 * else it would add a line of its own.
+	 */
 	neotier_probe_error = err;
-	return err;
+	return err == -ENOMEM ? err : -ENODEV;
 }
 
 static void neotier_remove(struct pci_dev *pdev)

@@ -4,24 +4,27 @@
  *
  *	kmod_content mb=<size> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
+ *		     [mlock] [shared] [huge]
  *
  * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.." and returns 0 when every word was as written and
  * `want` was met. Tells kmod_device (KMOD_FEED_PATH, when it is there) which pages are hot. sleep: touch nothing between
- * the fill and the last check.
+ * the fill and the last check. mlock, shared (with a forked child), huge (2 MiB pages): pages that have to stay.
  */
-#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #include "kmod_feed.h"
 
 #define PAGE 4096UL
+#define HUGE (2UL << 20)
 #define WORDS (PAGE / sizeof(uint64_t))
 #define MPOL_DEFAULT 0
 #define MPOL_BIND 2
@@ -120,7 +123,7 @@ int main(int argc, char **argv)
 	uint64_t mb = 16, seconds = 5, cold = 0, pages, page, errors = 0, checks = 0, moved, start, told, *memory, *version;
 	uint64_t base_pfn = 0x100000, stop = 0;
 	long want = -1;
-	int node = 1, n, idle = 0, fd;
+	int node = 1, n, idle = 0, locked = 0, shared = 0, huge = 0, fd;
 	struct kmod_feed *feed = NULL;
 	uint32_t random = 1;
 
@@ -141,6 +144,12 @@ int main(int argc, char **argv)
 			base_pfn = strtoull(argv[n] + 9, NULL, 0);
 		else if (!strcmp(argv[n], "sleep"))
 			idle = 1;
+		else if (!strcmp(argv[n], "mlock"))
+			locked = 1;
+		else if (!strcmp(argv[n], "shared"))
+			shared = 1;
+		else if (!strcmp(argv[n], "huge"))
+			huge = 1;
 		else {
 			fprintf(stderr, "content: unknown argument %s\n", argv[n]);
 			return 2;
@@ -166,17 +175,28 @@ int main(int argc, char **argv)
 	}
 
 	pages = mb << 8;
-	memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	/* Room to begin at a multiple of 2 MiB. */
+	memory = mmap(NULL, pages * PAGE + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	version = calloc(pages, sizeof(*version));
 	if (memory == MAP_FAILED || !version) {
 		perror("content: memory");
 		return 2;
 	}
-	madvise(memory, pages * PAGE, MADV_NOHUGEPAGE);
+	memory = (uint64_t *)(((uintptr_t)memory + HUGE - 1) & ~(HUGE - 1));
+	madvise(memory, pages * PAGE, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 	policy(MPOL_BIND, node);
 	for (page = 0; page < pages; page++)
 		fill(memory, page, 0);
 	policy(MPOL_DEFAULT, 0);
+	if (locked && mlock(memory, pages * PAGE)) {
+		perror("content: mlock");
+		return 2;
+	}
+	if (shared && fork() == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
 
 	start = now_ms();
 	told = 0;

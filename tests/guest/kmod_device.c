@@ -85,7 +85,7 @@ static uint32_t next_random(void)
 
 int main(int argc, char **argv)
 {
-	uint64_t base = 0x100000000ULL, size = 256ULL << 20, reported = 0, epochs = 0;
+	uint64_t base = 0x100000000ULL, size = 256ULL << 20, reported = 0, epochs = 0, status = NEOPROF_STATUS_INIT;
 	const struct timespec tick = { .tv_nsec = 500000 };
 	const char *lie = "";
 	struct kmod_feed *feed;
@@ -156,10 +156,17 @@ int main(int argc, char **argv)
 			/* Not written back: the driver does not wait for this process and may have written CFG0 since. */
 			reg_write(NEOPROF_RING_OFFSET, 0);
 			reported = 0;
+			if (status & NEOPROF_STATUS_ENABLED_MASK) {
+				status &= ~NEOPROF_STATUS_ENABLED_MASK;
+				reg_write(NEOPROF_STATUS_OFFSET, status);
+			}
 			continue;
 		}
-		reg_write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_INIT |
-			  (cfg0 & NEOPROF_CFG0_ENABLE_MASK ? NEOPROF_STATUS_ENABLED_MASK : 0));
+		/* On a change only: set= may have put something else there. */
+		if (!(status & NEOPROF_STATUS_ENABLED_MASK) != !(cfg0 & NEOPROF_CFG0_ENABLE_MASK)) {
+			status ^= NEOPROF_STATUS_ENABLED_MASK;
+			reg_write(NEOPROF_STATUS_OFFSET, status);
+		}
 		reg_write(NEOPROF_CTRL_OFFSET, 0);
 		if (!(cfg0 & NEOPROF_CFG0_ENABLE_MASK))
 			continue;

@@ -62,6 +62,29 @@ limit=$((ms * 1024 / 1000 + 1024 / 2))
 [ $moved -gt 0 ] && [ $moved -le $limit ] && ok "quota of 4 MB/s kept" || not_ok "quota of 4 MB/s kept" "$moved pages in $ms ms, limit $limit"
 knob quota_mb_per_s 1024
 
+# A cgroup whose pages stay where they are.
+mkdir -p /tmp/cgroup
+if mount -t cgroup2 none /tmp/cgroup 2> /dev/null && echo +memory > /tmp/cgroup/cgroup.subtree_control 2> /dev/null && mkdir /tmp/cgroup/stay; then
+	knob exclude_cgroups "$(busybox stat -c %i /tmp/cgroup/stay)"
+	line=$(echo 0 > /tmp/cgroup/stay/cgroup.procs; $content mb=8 seconds=2 want=0)
+	status=$?
+	[ $status -eq 0 ] && [ "$(stat skipped_excluded)" -gt 0 ] && ok "an excluded cgroup keeps its pages" ||
+		not_ok "an excluded cgroup keeps its pages" "$line skipped_excluded=$(stat skipped_excluded)"
+	knob exclude_cgroups ""
+else
+	skip "an excluded cgroup keeps its pages" "no memory controller in cgroup 2 here"
+fi
+
+# mlock, a fork that shares, huge pages: left alone and counted.
+for kind in mlock shared huge; do
+	case $kind in mlock) counter=skipped_unevictable ;; shared) counter=skipped_shared ;; huge) counter=skipped_large ;; esac
+	before=$(stat $counter)
+	line=$($content mb=8 seconds=2 want=0 sleep $kind)
+	status=$?
+	[ $status -eq 0 ] && [ "$(stat $counter)" -gt "$before" ] && ok "$kind pages stay: $counter" ||
+		not_ok "$kind pages stay: $counter" "$line $counter $before -> $(stat $counter)"
+done
+
 # 64 MiB into a node full of cold anonymous pages.
 demotion=/sys/kernel/mm/numa/demotion_enabled
 if [ ! -w $demotion ]; then

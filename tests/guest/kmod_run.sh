@@ -36,7 +36,8 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mount -t tracefs tracefs /sys/kernel/tracing
-echo never > /sys/kernel/mm/transparent_hugepage/enabled
+# madvise: figures are for small pages, and one test asks for huge ones
+echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
 export NEOTIER_FAKE=1 NEOTIER_SIZE=$((node1 << 20))
 cd /test
 for script in $*; do
