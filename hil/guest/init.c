@@ -43,6 +43,7 @@
 #define MAX_LINES 512
 #define MAX_STATS 512
 #define MIB (1024ull * 1024)
+#define WAKE_MS 100
 
 static struct {
 	char *text;
@@ -418,11 +419,20 @@ static void pass_output(int from, int out, const char *text, pid_t child, int *s
 
 	for (;;) {
 		struct pollfd p = { .fd = from, .events = POLLIN };
-		/* Descendants may keep the terminal open after the program has ended: only the program counts. */
-		int ready = poll(&p, 1, running ? -1 : 0);
+		/*
+		 * Descendants may keep the terminal open after the program has ended: only the program counts. Waking up
+		 * now and then costs the guest 0.01 %, and makes QEMU's software TLB, which it resizes only when it is
+		 * flushed, grow to the program's working set: twice the simulation speed for GUPS.
+		 */
+		int ready = poll(&p, 1, running ? WAKE_MS : 0);
 
-		if (ready <= 0 && !running)
-			return;
+		if (ready == 0) {
+			if (!running)
+				return;
+			if (waitpid(child, status, WNOHANG) == child)
+				running = false;
+			continue;
+		}
 		ssize_t n = read(from, buffer, sizeof buffer);
 		if (n <= 0) {
 			if (running)

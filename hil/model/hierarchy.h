@@ -98,6 +98,8 @@ class Hierarchy {
 
   [[gnu::noinline]] void miss_l1(uint64_t line, uint64_t va, uint32_t flags, uint64_t instructions) {
     ++count_.l1_misses;
+    l2_.prefetch(line);
+    llc_.prefetch(line);
     const uint32_t near = find_below_l1(line, va, instructions);
     const Cache::Evicted victim = l1_.insert(line, flags | near);
     if (victim.valid && (victim.flags & kLineDirty) && !l2_.touch(victim.line, kLineDirty)) {
