@@ -5,6 +5,7 @@
 
 #include <array>
 #include <random>
+#include <set>
 
 #include "neoprof_regs.h"
 #include "test_rigs.h"
@@ -34,6 +35,14 @@ class Equivalence : public testing::Test {
     drain();
     compare_registers();
     EXPECT_EQ(rtl_log_.log, model_log_.log);
+    // The test is worth something only if it reached what it compares: each counter of the device was above 0 once.
+    for (uint32_t offset = NEOPROF_TICKS_OFFSET; offset <= NEOPROF_HOT_OFFSET; offset += 8) {
+      const bool rare = (offset == NEOPROF_SATURATED_OFFSET && Rig::kParams.counter_bits > 4) ||
+                        (offset == NEOPROF_LOST_CANDIDATES_OFFSET && Rig::kParams.hot_entries > 64) ||
+                        (offset == NEOPROF_LOST_TAP_OFFSET && Rig::kParams.tap_depth > 64) ||
+                        Rig::kParams.log2_width > 12;
+      EXPECT_TRUE(rare || seen_.contains(offset)) << "offset 0x" << std::hex << offset << " was always 0";
+    }
   }
 
   void operation() {
@@ -86,11 +95,13 @@ class Equivalence : public testing::Test {
     const uint64_t density = 1 + below(16);
     const uint64_t ticks = below(4) == 0 ? 1 + below(32) : 1000;
     const uint64_t hot = 1 + below(pool_.size());
+    const uint64_t strangers = below(3) == 0 ? below(16) : 0;  // of 16 requests, for pages not in the pool
     const uint64_t length = 1 + below(below(8) == 0 ? 2000 : 60);
     for (uint64_t i = 0; i < length && !HasFailure(); ++i) {
       std::array<Request, Rig::kParams.channels> requests;
       for (uint32_t c = 0; c < requests.size(); ++c) {
-        requests[c] = {below(16) < density, below(3) == 0, pool_[below(hot)] + below(4096)};
+        const uint64_t page = below(16) < strangers ? below(1ULL << 16) << 12 : pool_[below(hot)];
+        requests[c] = {below(16) < density, below(3) == 0, page + below(4096)};
         rtl_.set_request(c, requests[c].valid, requests[c].write, requests[c].dpa);
       }
       const bool tick = below(ticks) == 0;
@@ -110,8 +121,11 @@ class Equivalence : public testing::Test {
     for (uint32_t i = 0; i < std::min(level, 4U); ++i) {
       compare_read(NEOPROF_HOTLIST_OFFSET + 8 * ((head + i) & 0xfff));
     }
-    // Now and then nearly everything is taken, mostly little, so that the ring also gets full.
-    write(NEOPROF_RING_OFFSET, below(4) == 0 ? random_() : head + below(level + 1), below(16) == 0 ? 1 : 3);
+    // Mostly a host that reads; at times a HEAD just past TAIL, so that the ring is nearly full; at times nonsense.
+    const uint64_t tail = ring >> 16;
+    const uint64_t kind = below(8);
+    const uint64_t next = kind == 0 ? random_() : kind < 4 ? tail + 1 + below(8) : head + below(level + 1);
+    write(NEOPROF_RING_OFFSET, next, below(16) == 0 ? 1 : 3);
   }
 
   void write(uint32_t offset, uint64_t data, uint8_t strobe) {
@@ -149,6 +163,10 @@ class Equivalence : public testing::Test {
     }
     for (uint32_t offset = NEOPROF_ID_OFFSET; offset < 0x9600; offset += 8) {
       compare_read(offset);
+      if (model_.read(offset) != 0) {
+        seen_.insert(offset);
+      }
+      rtl_.read(offset);
     }
   }
 
@@ -164,6 +182,7 @@ class Equivalence : public testing::Test {
   Rtl<Rig> rtl_{kStraps};
   Model model_{Rig::kParams, kStraps};
   Recorder rtl_log_, model_log_;
+  std::set<uint32_t> seen_;
 };
 
 using Small = testing::Types<Tiny, Mid, Wide, Dual>;

@@ -1,0 +1,648 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
+// What docs/registers.md promises, one promise a test, each on the Verilated RTL and on the model. The parameter set is
+// "mid": pages 0 to 999 have no collisions that matter here, because the expected estimate of each is checked or forced.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <random>
+
+#include "neoprof_regs.h"
+#include "test_rigs.h"
+
+namespace neoprof::test {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kNever = 0xffffffff;
+
+uint64_t get(uint64_t reg, uint64_t mask, int shift) { return (reg & mask) >> shift; }
+#define FIELD(reg, name) get(reg, NEOPROF_##name##_MASK, NEOPROF_##name##_SHIFT)
+
+class Directed : public testing::TestWithParam<std::string> {
+ protected:
+  Directed()
+      : device_(GetParam() == "rtl" ? std::unique_ptr<Device>(std::make_unique<Rtl<Mid>>(kStraps))
+                                    : std::make_unique<Model>(Mid::kParams, kStraps)) {
+    device_->set_observer(&ring_);
+    for (uint32_t word = 0; word < NEOPROF_BITMAP_COUNT; ++word) {
+      write(NEOPROF_BITMAP_OFFSET + 8 * word, ~0ULL);
+    }
+  }
+
+  void write(uint32_t offset, uint64_t data, uint8_t strobe = 0xff) { device_->write(offset, data, strobe); }
+  uint64_t read(uint32_t offset) { return device_->read(offset); }
+
+  void configure(uint64_t threshold, bool always_on, uint64_t flags = 0) {
+    write(NEOPROF_CFG1_OFFSET, 12 | uint64_t{always_on} << NEOPROF_CFG1_MODE_SHIFT |
+                                   1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT | 1ULL << NEOPROF_CFG1_EPOCH_MULT_SHIFT);
+    write(NEOPROF_CFG0_OFFSET,
+          6 | flags | NEOPROF_CFG0_ENABLE_MASK | threshold << NEOPROF_CFG0_THRESHOLD_SHIFT);
+  }
+  void threshold(uint64_t value) { write(NEOPROF_CFG0_OFFSET, value << 32, 0xf0); }
+
+  void touch(uint64_t page, uint64_t times = 1) {
+    for (uint64_t i = 0; i < times; ++i) {
+      device_->access(page * kPage, false);
+    }
+  }
+  // Ends the epoch (of one tick) and all that follows from it.
+  void end_epoch() {
+    device_->drain();
+    device_->tick();
+    device_->drain();
+  }
+  uint64_t count(uint32_t offset) {
+    write(NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK);
+    return read(offset);
+  }
+  // Entries since the last call, as (unit, count).
+  RingLog reports() {
+    device_->drain();
+    RingLog out;
+    for (const auto& [index, entry] : ring_.log) {
+      EXPECT_EQ(read(NEOPROF_HOTLIST_OFFSET + 8 * index), entry);
+      out.emplace_back(static_cast<uint32_t>(FIELD(entry, HOTLIST_UNIT)), FIELD(entry, HOTLIST_COUNT));
+    }
+    ring_.log.clear();
+    return out;
+  }
+
+  Recorder ring_;
+  std::unique_ptr<Device> device_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, Directed, testing::Values("rtl", "model"), [](const auto& test) { return test.param; });
+
+TEST_P(Directed, ResetValuesAndIdentity) {
+  EXPECT_EQ(read(NEOPROF_ID_OFFSET), NEOPROF_ID_INIT);
+  EXPECT_EQ(read(NEOPROF_COMMON_CAP0_OFFSET), NEOPROF_COMMON_CAP0_INIT);
+  EXPECT_EQ(read(NEOPROF_COMMON_CAP1_OFFSET), NEOPROF_COMMON_CAP1_INIT);
+  EXPECT_EQ(read(NEOPROF_CAP0_OFFSET), NEOPROF_CAP0_INIT);
+  EXPECT_EQ(read(NEOPROF_CAP1_OFFSET), NEOPROF_CAP1_INIT);
+  EXPECT_EQ(read(NEOPROF_CAP2_OFFSET), NEOPROF_CAP2_INIT);
+  EXPECT_EQ(read(NEOPROF_CAP3_OFFSET), NEOPROF_CAP3_INIT);
+  EXPECT_EQ(read(NEOPROF_CFG0_OFFSET), NEOPROF_CFG0_INIT);
+  EXPECT_EQ(read(NEOPROF_CFG1_OFFSET), NEOPROF_CFG1_INIT);
+  EXPECT_EQ(read(NEOPROF_CFG2_OFFSET), NEOPROF_CFG2_INIT);
+  EXPECT_EQ(read(NEOPROF_STATUS_OFFSET), NEOPROF_STATUS_INIT);
+  EXPECT_EQ(read(NEOPROF_RING_OFFSET), 0U);
+  EXPECT_EQ(read(NEOPROF_HPA_BASE_OFFSET), kStraps.hpa_base);
+  EXPECT_EQ(read(NEOPROF_HPA_SIZE_OFFSET), kStraps.hpa_size);
+  EXPECT_EQ(read(NEOPROF_PEAK_OFFSET), kStraps.peak_lines_per_tick);
+  EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_ROWS), Mid::kParams.rows);
+  EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_LOG2_WIDTH), Mid::kParams.log2_width);
+  EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_CANDIDATES), Mid::kParams.hot_entries);
+}
+
+TEST_P(Directed, UnmappedReadsZeroAndIgnoresWrites) {
+  for (uint32_t offset : {0x30U, 0x48U, 0x68U, 0x80U, 0x80b0U, 0x8ff8U, 0x9038U, 0x90b8U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
+    write(offset, ~0ULL);
+    EXPECT_EQ(read(offset), 0U) << std::hex << offset;
+  }
+  for (uint32_t offset : {NEOPROF_CAP0_OFFSET, NEOPROF_ID_OFFSET, NEOPROF_TICKS_OFFSET, NEOPROF_HOTLIST_OFFSET}) {
+    const uint64_t before = read(offset);
+    write(offset, ~0ULL);
+    EXPECT_EQ(read(offset), before) << std::hex << offset;
+  }
+}
+
+TEST_P(Directed, ByteStrobesWriteOnlyTheirBytes) {
+  write(NEOPROF_CFG1_OFFSET, 0);
+  for (int byte = 0; byte < 8; ++byte) {
+    write(NEOPROF_CFG1_OFFSET, ~0ULL, static_cast<uint8_t>(1 << byte));
+    EXPECT_EQ(read(NEOPROF_CFG1_OFFSET), ~0ULL >> (8 * (7 - byte)));
+  }
+  write(NEOPROF_CFG1_OFFSET, 0, 0);
+  EXPECT_EQ(read(NEOPROF_CFG1_OFFSET), ~0ULL);
+}
+
+TEST_P(Directed, AlwaysOnReportsOnceAnEpoch) {
+  configure(5, true);
+  touch(7, 4);
+  EXPECT_TRUE(reports().empty());
+  touch(7, 20);
+  EXPECT_EQ(reports(), (RingLog{{7, 5}}));
+  end_epoch();
+  touch(7, 20);
+  EXPECT_EQ(reports(), (RingLog{{7, 5}}));
+}
+
+TEST_P(Directed, EpochModeReportsAtTheEndWithTheEstimateOfThen) {
+  configure(3, false);
+  touch(11, 3);
+  touch(12, 9);
+  touch(11, 40);
+  touch(13, 2);
+  EXPECT_TRUE(reports().empty());
+  end_epoch();
+  EXPECT_EQ(reports(), (RingLog{{11, 43}, {12, 9}}));
+  end_epoch();
+  EXPECT_TRUE(reports().empty());
+}
+
+TEST_P(Directed, ThresholdChangeLosesNoHistory) {
+  configure(kNever, true);
+  touch(21, 30);
+  threshold(31);
+  EXPECT_TRUE(reports().empty());
+  touch(21);
+  EXPECT_EQ(reports(), (RingLog{{21, 31}}));
+}
+
+TEST_P(Directed, ThresholdRaisedBeforeTheEndKeepsUnitsOffTheList) {
+  configure(2, false);
+  touch(31, 5);
+  touch(32, 50);
+  device_->drain();
+  threshold(10);
+  end_epoch();
+  EXPECT_EQ(reports(), (RingLog{{32, 50}}));
+  EXPECT_EQ(count(NEOPROF_HOT_OFFSET), 2U);
+}
+
+TEST_P(Directed, ThresholdZeroActsAsOne) {
+  configure(0, true);
+  touch(41);
+  EXPECT_EQ(reports(), (RingLog{{41, 1}}));
+}
+
+TEST_P(Directed, HeadIsWrittenBy16BitWritesModuloTheRing) {
+  configure(1, true);
+  for (uint64_t page = 0; page < 10; ++page) {
+    touch(page);
+  }
+  device_->drain();
+  EXPECT_EQ(read(NEOPROF_RING_OFFSET), 10ULL << 16);
+  write(NEOPROF_RING_OFFSET, 0xffff'0003, 0x03);
+  EXPECT_EQ(read(NEOPROF_RING_OFFSET), 10ULL << 16 | 3);
+  write(NEOPROF_RING_OFFSET, 0x0007'0009, 0x0c);
+  EXPECT_EQ(read(NEOPROF_RING_OFFSET), 10ULL << 16 | 3) << "TAIL is the device's";
+  write(NEOPROF_RING_OFFSET, 0x1005, 0x03);
+  EXPECT_EQ(read(NEOPROF_RING_OFFSET), 10ULL << 16 | 5);
+  write(NEOPROF_RING_OFFSET, 0x0100, 0x02);
+  EXPECT_EQ(read(NEOPROF_RING_OFFSET), 10ULL << 16 | 0x105);
+}
+
+TEST_P(Directed, FullRingCountsLossesAndInterrupts) {
+  configure(1, true, NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK);
+  // 600 units an epoch, so that the hot filter holds them all.
+  uint64_t reported = 0;
+  for (int epoch = 0; epoch < 7; ++epoch) {
+    for (uint64_t page = 0; page < 600; ++page) {
+      touch(page);
+    }
+    end_epoch();
+    reported += 600;
+    EXPECT_EQ(device_->irq(), reported > 4095);
+  }
+  EXPECT_EQ(count(NEOPROF_REPORTED_OFFSET), 4095U);
+  EXPECT_EQ(count(NEOPROF_LOST_RING_OFFSET), reported - 4095);
+  EXPECT_EQ(FIELD(device_->ring(), RING_TAIL), 4095U);
+  EXPECT_EQ(FIELD(read(NEOPROF_STATUS_OFFSET), STATUS_OVERFLOW), 1U);
+  write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_FILL_MASK);
+  EXPECT_TRUE(device_->irq()) << "clearing FILL leaves OVERFLOW";
+  write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_OVERFLOW_MASK, 0x1f);
+  EXPECT_TRUE(device_->irq()) << "its byte was not strobed";
+  write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_OVERFLOW_MASK, 0x20);
+  EXPECT_FALSE(device_->irq());
+  // One place free: one entry fits, at index 4095, and TAIL wraps.
+  write(NEOPROF_RING_OFFSET, 1, 0x03);
+  ring_.log.clear();
+  touch(3);
+  touch(5);
+  device_->drain();
+  ASSERT_EQ(ring_.log.size(), 1U);
+  EXPECT_EQ(ring_.log[0].first, 4095U);
+  EXPECT_EQ(FIELD(device_->ring(), RING_TAIL), 0U);
+}
+
+TEST_P(Directed, FillLevelInterruptsOnTheRise) {
+  write(NEOPROF_CFG2_OFFSET, 3);
+  configure(1, true, NEOPROF_CFG0_FILL_IRQ_EN_MASK);
+  touch(1);
+  touch(2);
+  device_->drain();
+  EXPECT_FALSE(device_->irq());
+  touch(3);
+  device_->drain();
+  EXPECT_TRUE(device_->irq());
+  EXPECT_EQ(FIELD(device_->status(), STATUS_FILL), 1U);
+  write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_FILL_MASK);
+  EXPECT_FALSE(device_->irq());
+  touch(4);
+  device_->drain();
+  EXPECT_FALSE(device_->irq()) << "the level rose from above the mark";
+  write(NEOPROF_RING_OFFSET, 2, 0x03);
+  touch(5);
+  device_->drain();
+  EXPECT_TRUE(device_->irq()) << "it fell to 2 and rose to 3";
+  write(NEOPROF_CFG0_OFFSET, 0, 0x02);
+  EXPECT_FALSE(device_->irq()) << "disabled";
+}
+
+TEST_P(Directed, DecayFadesAndChangesApplyToLaterEpochsOnly) {
+  configure(kNever, false);
+  write(NEOPROF_DECAY_OFFSET, 1, 1);
+  touch(51, 80);
+  end_epoch();
+  end_epoch();  // 20
+  touch(51, 1);
+  write(NEOPROF_DECAY_OFFSET, 2, 1);
+  end_epoch();  // 21 >> 2
+  threshold(1);
+  touch(51, 1);
+  end_epoch();
+  EXPECT_EQ(reports(), (RingLog{{51, 6}}));
+}
+
+TEST_P(Directed, DecayChangeRevivesNothing) {
+  configure(1, false);
+  touch(52, 1000);
+  end_epoch();
+  reports();
+  write(NEOPROF_DECAY_OFFSET, 1, 1);
+  touch(52, 1);
+  end_epoch();
+  EXPECT_EQ(reports(), (RingLog{{52, 1}}));
+}
+
+TEST_P(Directed, TagsWrapUnnoticed) {
+  // Two tag bits: after 4 epochs a tag comes back. Without the scrubber a counter of then would seem to be of now.
+  configure(1, false);
+  for (uint64_t page = 0; page < 300; ++page) {
+    touch(page, 3);
+  }
+  end_epoch();
+  reports();
+  for (int epoch = 0; epoch < 9; ++epoch) {
+    touch(60'000 + static_cast<uint64_t>(epoch));
+    end_epoch();
+  }
+  reports();
+  for (uint64_t page = 0; page < 300; ++page) {
+    touch(page);
+    device_->drain();
+    end_epoch();
+    EXPECT_EQ(reports(), (RingLog{{static_cast<uint32_t>(page), 1}}));
+  }
+}
+
+TEST_P(Directed, ScrubbingFadesNoFurther) {
+  configure(kNever, false);
+  write(NEOPROF_DECAY_OFFSET, 1, 1);
+  touch(71, 32768);
+  for (int epoch = 0; epoch < 13; ++epoch) {
+    end_epoch();
+  }
+  threshold(1);
+  touch(71);
+  end_epoch();
+  EXPECT_EQ(reports(), (RingLog{{71, 5}}));
+}
+
+TEST_P(Directed, CountersSaturateAndSaySo) {
+  configure(65535, true);
+  touch(81, 65536 + 99);
+  EXPECT_EQ(reports(), (RingLog{{81, 65535}}));
+  EXPECT_EQ(count(NEOPROF_SATURATED_OFFSET), 100U);
+  threshold(65536);
+  end_epoch();
+  touch(81, 65536);
+  EXPECT_TRUE(reports().empty()) << "over the counter's maximum never matches";
+}
+
+TEST_P(Directed, CountsReadsWritesFilteredAndSampled) {
+  configure(kNever, true);
+  device_->access(0, false);
+  device_->access(0, true);
+  device_->access(0, true);
+  device_->access(64ULL << 30, true);  // past the bitmap
+  write(NEOPROF_CFG0_OFFSET, 4, 1);    // reads only
+  device_->access(0, true);
+  device_->access(0, false);
+  write(NEOPROF_CFG0_OFFSET, 2, 1);    // writes only, the non-TEE code
+  device_->access(0, true);
+  write(NEOPROF_CFG0_OFFSET, 7, 1);    // no such type
+  device_->access(0, true);
+  write(NEOPROF_CFG0_OFFSET, 6, 1);
+  write(NEOPROF_BITMAP_OFFSET, ~2ULL);
+  device_->access(256ULL << 20, false);
+  EXPECT_EQ(count(NEOPROF_READS_OFFSET), 3U);
+  EXPECT_EQ(count(NEOPROF_WRITES_OFFSET), 6U);
+  EXPECT_EQ(count(NEOPROF_TRACKED_OFFSET), 5U);
+  EXPECT_EQ(count(NEOPROF_FILTERED_OFFSET), 4U);
+  write(NEOPROF_CFG0_OFFSET, 0, 0x04);
+  touch(0, 5);
+  EXPECT_EQ(count(NEOPROF_READS_OFFSET), 3U) << "disabled";
+}
+
+TEST_P(Directed, DownSampling) {
+  configure(kNever, true);
+  write(NEOPROF_CFG1_OFFSET, 3ULL << NEOPROF_CFG1_DOWNSAMPLING_SHIFT, 0x10);
+  touch(1, 800);
+  EXPECT_EQ(count(NEOPROF_TRACKED_OFFSET), 100U);
+  EXPECT_EQ(count(NEOPROF_SAMPLED_OUT_OFFSET), 700U);
+  write(NEOPROF_CFG0_OFFSET, 1ULL << NEOPROF_CFG0_RANDOM_DS_SHIFT, 0x02);
+  touch(1, 80'000);
+  const auto random = static_cast<double>(count(NEOPROF_TRACKED_OFFSET) - 100);
+  EXPECT_NEAR(random, 10'000, 500);
+}
+
+TEST_P(Directed, LargeUnits) {
+  configure(4, true);
+  write(NEOPROF_CFG1_OFFSET, 21, 0x0f);
+  for (uint64_t page = 0; page < 4; ++page) {
+    touch(3 * 512 + 100 * page);
+  }
+  EXPECT_EQ(reports(), (RingLog{{3, 4}}));
+}
+
+TEST_P(Directed, SnapshotHoldsStillUntilTheNext) {
+  configure(1, true);
+  touch(1, 10);
+  device_->drain();
+  EXPECT_EQ(read(NEOPROF_TRACKED_OFFSET), 0U);
+  EXPECT_EQ(count(NEOPROF_TRACKED_OFFSET), 10U);
+  touch(1, 5);
+  end_epoch();
+  EXPECT_EQ(read(NEOPROF_TRACKED_OFFSET), 10U);
+  EXPECT_EQ(read(NEOPROF_EPOCHS_OFFSET), 0U);
+  EXPECT_EQ(read(NEOPROF_HISTOGRAM_OFFSET + 8 * 5), 0U);
+  EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 1U);
+  const uint64_t histogram = read(NEOPROF_HISTOGRAM_OFFSET + 8 * 5);  // 15 counts: bin 11
+  EXPECT_EQ(FIELD(histogram, HISTOGRAM_ODD), 1U);
+  for (int epoch = 0; epoch < 5; ++epoch) {
+    touch(2, 100);
+    end_epoch();
+    EXPECT_EQ(read(NEOPROF_HISTOGRAM_OFFSET + 8 * 5), histogram);
+  }
+}
+
+TEST_P(Directed, HistogramAndOccupancyAreExactWithoutCollisions) {
+  configure(2000, false);
+  std::mt19937_64 random(5);
+  std::map<uint64_t, uint64_t> counts;
+  // Few enough units for two rows of 1024; those that collide in both rows are left out.
+  std::vector<uint64_t> order;
+  std::map<std::pair<uint32_t, uint32_t>, int> taken;
+  const auto hash = [](uint32_t row, uint64_t unit) {
+    uint32_t h = 0;
+    for (uint32_t bit = 0; bit < 24; ++bit) {
+      h ^= (unit >> bit) & 1 ? h3_seed(row, bit) : 0;
+    }
+    return h & 1023;
+  };
+  while (counts.size() < 60) {
+    const uint64_t page = random() & 0xffffff;
+    if (taken[{0, hash(0, page)}]++ == 0 && taken[{1, hash(1, page)}]++ == 0) {
+      const uint64_t times = 1 + (random() % (counts.size() % 4 == 0 ? 3000 : 40));
+      counts[page] = times;
+      order.insert(order.end(), times, page);
+    }
+  }
+  std::shuffle(order.begin(), order.end(), random);
+  for (uint64_t page : order) {
+    touch(page);
+  }
+  end_epoch();
+  std::map<uint32_t, uint64_t> expected;
+  uint64_t hot = 0;
+  for (const auto& [page, times] : counts) {
+    uint32_t bin = 0;
+    uint64_t from = 0;
+    for (uint64_t width = 1; width <= 128 && bin < 63; width *= 2) {
+      for (int i = 0; i < 8 && from + width <= times && bin < 63; ++i) {
+        from += width;
+        ++bin;
+      }
+      if (from + width > times) {
+        break;
+      }
+    }
+    ++expected[bin];
+    hot += times >= 2000;
+  }
+  const uint64_t occupancy = count(NEOPROF_OCCUPANCY_OFFSET);
+  for (uint32_t bin = 0; bin < 64; ++bin) {
+    const uint64_t word = read(NEOPROF_HISTOGRAM_OFFSET + 8 * (bin / 2));
+    EXPECT_EQ(bin % 2 ? word >> 32 : word & 0xffffffff, expected[bin]) << "bin " << bin;
+  }
+  EXPECT_EQ(FIELD(occupancy, OCCUPANCY_UNITS), counts.size());
+  EXPECT_EQ(FIELD(occupancy, OCCUPANCY_UPDATES), order.size());
+  EXPECT_EQ(read(NEOPROF_HOT_OFFSET), hot);
+  EXPECT_EQ(read(NEOPROF_ERROR_OFFSET), (order.size() * 2718282 + 1024 * 1000000 - 1) / (1024 * 1000000ULL));
+  EXPECT_EQ(reports().size(), hot);
+}
+
+TEST_P(Directed, FullSetsAreCountedAndReportedOnlyAtDoublings) {
+  configure(4, true);
+  // Five units of one set of the hot filter.
+  std::vector<uint64_t> pages;
+  for (uint64_t page = 0; pages.size() < 5; ++page) {
+    uint32_t set = 0;
+    for (uint32_t bit = 0; bit < 24; ++bit) {
+      set ^= (page >> bit) & 1 ? h3_seed(15, bit) : 0;
+    }
+    if ((set & 255) == 9) {
+      pages.push_back(page);
+    }
+  }
+  for (uint64_t page : pages) {
+    touch(page, 4);
+  }
+  EXPECT_EQ(reports().size(), 5U);
+  EXPECT_EQ(count(NEOPROF_LOST_CANDIDATES_OFFSET), 1U);
+  for (uint64_t page : pages) {
+    touch(page, 60);
+  }
+  const auto again = reports();
+  EXPECT_EQ(again.size(), 4U);  // at 8, 16, 32, 64
+  for (const auto& [unit, estimate] : again) {
+    EXPECT_EQ(unit, pages[4]);
+    EXPECT_TRUE((estimate & (estimate - 1)) == 0);
+  }
+}
+
+TEST_P(Directed, QueueLosesOnlyWhatDoesNotFit) {
+  configure(1, false);
+  for (uint64_t page = 0; page < 900; ++page) {
+    touch(page * 33);
+  }
+  device_->drain();
+  device_->tick();
+  touch(5, 2000);  // the walk takes over 900 clocks, the queue holds 512
+  device_->drain();
+  const uint64_t lost = count(NEOPROF_LOST_TAP_OFFSET);
+  EXPECT_GT(lost, 300U);
+  EXPECT_LT(lost, 2000U);
+  EXPECT_EQ(read(NEOPROF_READS_OFFSET), 2900U);
+  EXPECT_EQ(read(NEOPROF_TRACKED_OFFSET), 2900U - lost);
+}
+
+TEST_P(Directed, EpochLengthFollowsScaleAndMultiplier) {
+  configure(1, true);
+  write(NEOPROF_CFG1_OFFSET, 2ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT | 3ULL << NEOPROF_CFG1_EPOCH_MULT_SHIFT, 0xc0);
+  for (int tick = 0; tick < 29; ++tick) {
+    device_->tick();
+  }
+  write(NEOPROF_CFG1_OFFSET, 1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT | 2ULL << NEOPROF_CFG1_EPOCH_MULT_SHIFT, 0xc0);
+  EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 0U);
+  end_epoch();
+  EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 1U);
+  end_epoch();
+  end_epoch();
+  EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 2U) << "the change applies from the next epoch";
+  EXPECT_EQ(read(NEOPROF_TICKS_OFFSET), 32U);
+}
+
+TEST_P(Directed, ResetForgetsAllButTheConfiguration) {
+  configure(3, true);
+  write(NEOPROF_DECAY_OFFSET, 1);
+  touch(91, 10);
+  end_epoch();
+  touch(91, 10);
+  reports();
+  count(NEOPROF_TICKS_OFFSET);
+  const uint64_t cfg0 = read(NEOPROF_CFG0_OFFSET);
+  write(NEOPROF_CFG0_OFFSET, NEOPROF_CFG0_RESET_MASK | NEOPROF_CFG0_ENABLE_MASK, 0x04);
+  EXPECT_EQ(read(NEOPROF_CFG0_OFFSET), cfg0);
+  EXPECT_EQ(read(NEOPROF_DECAY_OFFSET), 1U);
+  EXPECT_EQ(read(NEOPROF_RING_OFFSET), 0U);
+  EXPECT_EQ(FIELD(read(NEOPROF_STATUS_OFFSET), STATUS_OP_IN_PROGRESS), 0U);
+  for (int round = 0; round < 2; ++round) {
+    for (uint32_t offset = NEOPROF_TICKS_OFFSET; offset <= NEOPROF_HOT_OFFSET; offset += 8) {
+      EXPECT_EQ(read(offset), 0U) << std::hex << offset;
+    }
+    for (uint32_t word = 0; word < NEOPROF_HISTOGRAM_COUNT; ++word) {
+      EXPECT_EQ(read(NEOPROF_HISTOGRAM_OFFSET + 8 * word), 0U);
+    }
+    write(NEOPROF_CTRL_OFFSET, 1);
+  }
+  touch(91, 2);
+  EXPECT_TRUE(reports().empty()) << "the sketch was not cleared";
+  touch(91, 1);
+  EXPECT_EQ(reports(), (RingLog{{91, 3}})) << "the hot filter was not cleared";
+}
+
+// On the bus itself, which the Device interface hides: a reset shows as in progress, and requests in it are ignored.
+TEST(Bus, ResetShowsInStatusAndIgnoresRequests) {
+  Rtl<Mid> rtl(kStraps);
+  rtl.write(NEOPROF_BITMAP_OFFSET, ~0ULL, 0xff);
+  rtl.write(NEOPROF_CFG0_OFFSET, 6 | NEOPROF_CFG0_ENABLE_MASK, 0x07);
+  rtl.post_write(NEOPROF_CFG0_OFFSET, NEOPROF_CFG0_ENABLE_MASK | NEOPROF_CFG0_RESET_MASK, 0x04);
+  EXPECT_EQ(FIELD(rtl.read(NEOPROF_STATUS_OFFSET), STATUS_OP_IN_PROGRESS), 3U);
+  EXPECT_EQ(FIELD(rtl.status(), STATUS_ENABLED), 0U);
+  rtl.access(0, false);
+  rtl.drain();
+  EXPECT_EQ(FIELD(rtl.read(NEOPROF_STATUS_OFFSET), STATUS_OP_IN_PROGRESS), 0U);
+  EXPECT_EQ(FIELD(rtl.status(), STATUS_ENABLED), 1U);
+  rtl.write(NEOPROF_CTRL_OFFSET, 1, 1);
+  EXPECT_EQ(rtl.read(NEOPROF_READS_OFFSET), 0U);
+}
+
+// Configuration written into full traffic: no request is lost, and each is counted wholly before or after the change.
+TEST(Bus, ConfigurationChangesUnderTrafficLoseNothing) {
+  Rtl<Mid> rtl(kStraps);
+  Recorder ring;
+  rtl.set_observer(&ring);
+  rtl.write(NEOPROF_BITMAP_OFFSET, ~0ULL, 0xff);
+  rtl.write(NEOPROF_CFG0_OFFSET, 4 | NEOPROF_CFG0_ENABLE_MASK | kNever << 32, 0xff);
+  rtl.set_request(0, true, false, kPage);
+  constexpr int kChanges = 40;
+  for (int i = 0; i < kChanges; ++i) {
+    rtl.post_write(NEOPROF_CFG0_OFFSET, static_cast<uint64_t>(4 + i % 2), 1);
+    for (int clock = 0; clock < 20; ++clock) {
+      rtl.clock();
+    }
+  }
+  const uint64_t sent = 20 * kChanges;
+  rtl.top().req_valid_i = 0;
+  rtl.drain();
+  rtl.write(NEOPROF_CTRL_OFFSET, 1, 1);
+  const uint64_t reads = rtl.read(NEOPROF_READS_OFFSET);
+  EXPECT_GT(reads, sent);
+  EXPECT_EQ(rtl.read(NEOPROF_LOST_TAP_OFFSET), 0U);
+  EXPECT_EQ(rtl.read(NEOPROF_TRACKED_OFFSET) + rtl.read(NEOPROF_FILTERED_OFFSET), reads);
+  EXPECT_GT(rtl.read(NEOPROF_FILTERED_OFFSET), sent / 4);
+}
+
+// The bus may be slow: valids apart, readies late. Nothing is done twice or forgotten.
+TEST(Bus, SlowMasters) {
+  Rtl<Mid> rtl(kStraps);
+  auto& top = rtl.top();
+  std::mt19937 random(7);
+  uint64_t expected = 0;
+  for (int i = 0; i < 200; ++i) {
+    const uint64_t data = random() & 0xffff;
+    top.s_axil_awaddr_i = NEOPROF_CFG2_OFFSET;
+    top.s_axil_wdata_i = data;
+    top.s_axil_wstrb_i = 3;
+    top.s_axil_bready_i = 0;
+    const bool address_first = random() % 2;
+    (address_first ? top.s_axil_awvalid_i : top.s_axil_wvalid_i) = 1;
+    for (unsigned wait = random() % 4; wait > 0; --wait) {
+      rtl.clock();
+      ASSERT_EQ(top.s_axil_bvalid_o, 0);
+    }
+    top.s_axil_awvalid_i = 1;
+    top.s_axil_wvalid_i = 1;
+    top.eval();
+    ASSERT_TRUE(top.s_axil_awready_o && top.s_axil_wready_o);
+    rtl.clock();
+    top.s_axil_awvalid_i = 0;
+    top.s_axil_wvalid_i = 0;
+    for (unsigned wait = 2 + random() % 4; wait > 0; --wait) {
+      rtl.clock();
+    }
+    ASSERT_EQ(top.s_axil_bvalid_o, 1);
+    ASSERT_EQ(top.s_axil_bresp_o, 0);
+    top.s_axil_bready_i = 1;
+    rtl.clock();
+    expected = data;
+    top.s_axil_rready_i = 0;
+    top.s_axil_araddr_i = NEOPROF_CFG2_OFFSET;
+    top.s_axil_arvalid_i = 1;
+    rtl.clock();
+    top.s_axil_arvalid_i = 0;
+    for (unsigned wait = 2 + random() % 4; wait > 0; --wait) {
+      rtl.clock();
+    }
+    ASSERT_EQ(top.s_axil_rvalid_o, 1);
+    ASSERT_EQ(top.s_axil_rdata_o, expected);
+    top.s_axil_rready_i = 1;
+    rtl.clock();
+    ASSERT_EQ(top.s_axil_rvalid_o, 0);
+  }
+}
+
+// No two units of the 64 GiB that the range bitmap covers share all counters at full size: the constants of the rows
+// together have full rank.
+TEST(Hash, RowsTogetherTellAllUnitsApart) {
+  std::vector<uint64_t> columns;
+  for (uint32_t bit = 0; bit < 24; ++bit) {
+    const uint64_t mask = (1U << 19) - 1;
+    columns.push_back((h3_seed(0, bit) & mask) | (h3_seed(1, bit) & mask) << 19);
+  }
+  int rank = 0;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    if (columns[i] == 0) {
+      continue;
+    }
+    ++rank;
+    const uint64_t low = columns[i] & -columns[i];
+    for (size_t j = i + 1; j < columns.size(); ++j) {
+      columns[j] ^= columns[j] & low ? columns[i] : 0;
+    }
+  }
+  EXPECT_EQ(rank, 24);
+}
+
+TEST(Model, RefusesParametersOutOfRange) {
+  ModelParams params;
+  params.hot_entries = 100;
+  EXPECT_THROW(Model(params, kStraps), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace neoprof::test
