@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // neotier: the command. One file per group of subcommands; this one only puts them together.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <exception>
+#include <string>
 
 #include "cli/commands.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"NeoTier: CXL memory tiering by hardware page hotness"};
   app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::simple);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("neotier: ") + error.what() + "; --help shows what is possible\n";
+  });
   int status = 0;
   neotier::cli::add_hil(app, status);
   try {

@@ -77,13 +77,18 @@ void Initramfs::add_device(const std::string& guest_path, uint32_t major, uint32
 void Initramfs::add_libraries(const fs::path& program) {
   // The dynamic loader knows best what it would load; a static program makes it fail, which is no error here.
   const CommandResult listed = run_command({"/lib64/ld-linux-x86-64.so.2", "--list", program.string()});
+  constexpr std::string_view kMissing = "error while loading shared libraries: ";
+  if (const size_t at = listed.output.find(kMissing); at != std::string::npos && listed.exit_code != 0) {
+    const size_t name = at + kMissing.size();
+    const std::string_view rest = std::string_view(listed.output).substr(name);
+    if (rest.find("cannot open shared object file") != std::string_view::npos) {
+      throw std::runtime_error(fmt::format("{} needs a shared library that is missing here: {}", program.string(),
+                                           rest.substr(0, rest.find(':'))));
+    }
+  }
   if (listed.exit_code != 0) return;
   std::istringstream lines(listed.output);
   for (std::string line; std::getline(lines, line);) {
-    if (line.find("not found") != std::string::npos) {
-      throw std::runtime_error(fmt::format("{} needs a shared library that is missing here: {}", program.string(),
-                                           line.substr(line.find_first_not_of(" \t"))));
-    }
     std::istringstream words(line);
     for (std::string word; words >> word;) {
       if (word.front() == '/') {

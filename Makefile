@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door. Each target installs and builds what it needs first.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+JOBS ?= $(shell nproc)
+
+.PHONY: help bootstrap build run test lint bench synth clean
+
+help: ## what this prints
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+bootstrap: ## install what is missing (root), unpack the guest kernel
+	@scripts/bootstrap
+
+build: bootstrap ## build everything: programs in build/bin, the module in build/kmod
+	@[ -f build/release/build.ninja ] || cmake --preset release > build/cmake.log || { cat build/cmake.log; exit 1; }
+	@cmake --build --preset release -j $(JOBS)
+	@$(MAKE) -s -C kmod
+
+run: build ## the main job: GUPS on the emulated CXL server under every policy, with a table; figures in out/report.json
+	@scripts/demo
+
+test: build ## all tests; ends with 'N passed, N failed, N skipped'
+	@scripts/test
+
+lint: build ## all static checks
+	@scripts/lint
+
+bench: build ## speed of the simulation and of the RTL
+	@scripts/bench
+
+synth: bootstrap ## size of the RTL on an FPGA, by Yosys (an estimate)
+	@fpga/synth
+
+clean: ## remove what was built; keeps the unpacked guest kernel
+	@rm -rf build/release build/asan build/tsan build/bin build/kmod build/cmake.log out

@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the host's test suites: TAP on standard output.
+tests=0
+failures=0
+
+ok() {
+  tests=$((tests + 1))
+  echo "ok $tests - $1"
+}
+
+not_ok() {
+  tests=$((tests + 1))
+  failures=$((failures + 1))
+  echo "not ok $tests - $1"
+  shift
+  for line in "$@"; do printf '%s\n' "$line" | sed 's/^/# /'; done
+}
+
+# one_line_error NAME TEXT COMMAND...: fails with one line on standard error that contains TEXT
+one_line_error() {
+  local name=$1 text=$2 error status=0
+  shift 2
+  error=$("$@" 2>&1 > /dev/null) || status=$?
+  if [ "$status" -ne 0 ] && [ "$(printf '%s\n' "$error" | wc -l)" = 1 ] && [[ $error == *"$text"* ]]; then
+    ok "$name"
+  else
+    not_ok "$name" "status $status, wanted one line with '$text':" "$error"
+  fi
+}
+
+finish() {
+  echo "1..$tests"
+  [ "$failures" -eq 0 ]
+  exit
+}
