@@ -279,7 +279,7 @@
 #define NEOPROF_TICKS_COUNT_MASK 0xffffffffffffffffULL
 #define NEOPROF_TICKS_COUNT_RESET 0x0ULL
 
-/* Complete epochs. */
+/* Complete epochs. Requests that wait in the tap's queue at an epoch's end belong to the next. */
 #define NEOPROF_EPOCHS_OFFSET 0x9048
 #define NEOPROF_EPOCHS_INIT 0x0ULL
 #define NEOPROF_EPOCHS_COUNT_SHIFT 0
@@ -342,7 +342,7 @@
 #define NEOPROF_LOST_RING_COUNT_MASK 0xffffffffffffffffULL
 #define NEOPROF_LOST_RING_COUNT_RESET 0x0ULL
 
-/* Loss: hot units that did not fit into the hot filter. In epoch mode they were not reported; in always-on mode they were, and may be reported again. */
+/* Loss: hot units that did not fit into the hot filter, counted when the estimate reached the threshold and at each power of two above. In epoch mode they were not reported; in always-on mode they were, each time they were counted. */
 #define NEOPROF_LOST_CANDIDATES_OFFSET 0x9090
 #define NEOPROF_LOST_CANDIDATES_INIT 0x0ULL
 #define NEOPROF_LOST_CANDIDATES_COUNT_SHIFT 0
@@ -380,7 +380,7 @@
 #define NEOPROF_HOT_UNITS_MASK 0xffffffffULL
 #define NEOPROF_HOT_UNITS_RESET 0x0ULL
 
-/* Pages of the last complete epoch by estimate: 64 bins of 32 bits, two a word. Bin widths: 8 bins each of 1, 2, 4, 8, 16, 32, 64, 128 counts from 0; the last bin takes all above. Bin 0 stays 0: units not seen are not counted. */
+/* Pages of the last complete epoch by estimate: 64 bins of 32 bits, two a word. Bin widths: 8 bins each of 1, 2, 4, 8, 16, 32, 64, 128 counts from 0; the last bin takes all above. Bin 0 stays 0: units not seen are not counted. With DECAY, a unit counts from the first bin border that it crosses in the epoch. */
 #define NEOPROF_HISTOGRAM_OFFSET 0x9400
 #define NEOPROF_HISTOGRAM_COUNT 32
 #define NEOPROF_HISTOGRAM_STRIDE 8

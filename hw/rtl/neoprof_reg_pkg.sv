@@ -220,7 +220,7 @@ package neoprof_reg_pkg;
   localparam int unsigned TICKS_COUNT_MSB = 63;
   localparam int unsigned TICKS_COUNT_LSB = 0;
 
-  // Complete epochs.
+  // Complete epochs. Requests that wait in the tap's queue at an epoch's end belong to the next.
   localparam logic [15:0] EPOCHS_OFFSET = 16'h9048;
   localparam logic [63:0] EPOCHS_INIT = 64'h0000000000000000;
   localparam int unsigned EPOCHS_COUNT_MSB = 63;
@@ -274,7 +274,7 @@ package neoprof_reg_pkg;
   localparam int unsigned LOST_RING_COUNT_MSB = 63;
   localparam int unsigned LOST_RING_COUNT_LSB = 0;
 
-  // Loss: hot units that did not fit into the hot filter. In epoch mode they were not reported; in always-on mode they were, and may be reported again.
+  // Loss: hot units that did not fit into the hot filter, counted when the estimate reached the threshold and at each power of two above. In epoch mode they were not reported; in always-on mode they were, each time they were counted.
   localparam logic [15:0] LOST_CANDIDATES_OFFSET = 16'h9090;
   localparam logic [63:0] LOST_CANDIDATES_INIT = 64'h0000000000000000;
   localparam int unsigned LOST_CANDIDATES_COUNT_MSB = 63;
@@ -306,7 +306,7 @@ package neoprof_reg_pkg;
   localparam int unsigned HOT_UNITS_MSB = 31;
   localparam int unsigned HOT_UNITS_LSB = 0;
 
-  // Pages of the last complete epoch by estimate: 64 bins of 32 bits, two a word. Bin widths: 8 bins each of 1, 2, 4, 8, 16, 32, 64, 128 counts from 0; the last bin takes all above. Bin 0 stays 0: units not seen are not counted.
+  // Pages of the last complete epoch by estimate: 64 bins of 32 bits, two a word. Bin widths: 8 bins each of 1, 2, 4, 8, 16, 32, 64, 128 counts from 0; the last bin takes all above. Bin 0 stays 0: units not seen are not counted. With DECAY, a unit counts from the first bin border that it crosses in the epoch.
   localparam logic [15:0] HISTOGRAM_OFFSET = 16'h9400;
   localparam int unsigned HISTOGRAM_COUNT = 32;
   localparam logic [63:0] HISTOGRAM_INIT = 64'h0000000000000000;
