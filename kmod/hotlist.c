@@ -44,7 +44,11 @@ static u64 neotier_page_identity(struct page *page)
 {
 	struct folio *folio = page_folio(page);
 
-	return hash_64((unsigned long)READ_ONCE(folio->mapping), 64) ^ hash_64(READ_ONCE(folio->index) + 1, 64) * 3;
+	u64 identity = (unsigned long)READ_ONCE(folio->mapping) * GOLDEN_RATIO_64;
+
+	/* hash_64() has 32 bits at most; the set and the signature need different ones. */
+	identity = (identity ^ identity >> 29 ^ READ_ONCE(folio->index)) * GOLDEN_RATIO_64;
+	return identity ^ identity >> 32;
 }
 
 static int neotier_ping_pong_find(struct neotier_ping_pong *table, u64 identity, u32 *signature)

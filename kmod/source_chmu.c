@@ -6,6 +6,8 @@
  *
  * The device is not trusted: every capability is checked once, here; TAIL at each drain; units in hotlist.c.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/bitfield.h>
 #include <linux/dev_printk.h>
 #include <linux/iopoll.h>

@@ -4,11 +4,12 @@
  *
  *	kmod_content mb=<size> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
- *		     [mlock] [shared] [huge]
+ *		     [mlock] [shared] [huge] [back]
  *
  * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.." and returns 0 when every word was as written and
  * `want` was met. Tells kmod_device (KMOD_FEED_PATH, when it is there) which pages are hot. sleep: touch nothing between
  * the fill and the last check. mlock, shared (with a forked child), huge (2 MiB pages): pages that have to stay.
+ * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -94,6 +95,25 @@ static uint64_t count_moved(uint64_t *memory, uint64_t pages, int node)
 	return moved;
 }
 
+static void move_back(uint64_t *memory, uint64_t pages, int node)
+{
+	static void *address[1024];
+	static int status[1024], nodes[1024];
+	uint64_t at, i, n;
+
+	for (at = 0; at < pages; at += n) {
+		n = pages - at < 1024 ? pages - at : 1024;
+		for (i = 0; i < n; i++) {
+			address[i] = (char *)memory + (at + i) * PAGE;
+			nodes[i] = node;
+		}
+		if (syscall(SYS_move_pages, 0, n, address, nodes, status, 2) < 0) {
+			perror("content: move_pages");
+			exit(2);
+		}
+	}
+}
+
 /* Tells the device's stand-in which of our pages are on the slow node now. */
 static void tell(struct kmod_feed *feed, const uint64_t *memory, uint64_t pages, uint64_t base_pfn)
 {
@@ -123,7 +143,7 @@ int main(int argc, char **argv)
 	uint64_t mb = 16, seconds = 5, cold = 0, pages, page, errors = 0, checks = 0, moved, start, told, *memory, *version;
 	uint64_t base_pfn = 0x100000, stop = 0;
 	long want = -1;
-	int node = 1, n, idle = 0, locked = 0, shared = 0, huge = 0, fd;
+	int node = 1, n, idle = 0, back = 0, locked = 0, shared = 0, huge = 0, fd;
 	struct kmod_feed *feed = NULL;
 	uint32_t random = 1;
 
@@ -144,6 +164,8 @@ int main(int argc, char **argv)
 			base_pfn = strtoull(argv[n] + 9, NULL, 0);
 		else if (!strcmp(argv[n], "sleep"))
 			idle = 1;
+		else if (!strcmp(argv[n], "back"))
+			back = 1;
 		else if (!strcmp(argv[n], "mlock"))
 			locked = 1;
 		else if (!strcmp(argv[n], "shared"))
@@ -208,8 +230,14 @@ int main(int argc, char **argv)
 		}
 		if (stop) {
 			moved = count_moved(memory, pages, node);
-			if (moved >= stop)
+			if (moved >= stop && back) {
+				move_back(memory, pages, node);
+				back = 0;
+				stop = 0;
+				told = 0;
+			} else if (moved >= stop) {
 				break;
+			}
 		}
 		if (idle) {
 			usleep(2000);

@@ -80,7 +80,7 @@ device_stop
 for path in /sys/bus/pci/devices/*; do
 	[ "$(cat "$path/vendor" "$path/device" | tr '\n' ' ')" = "0x1af4 0x1110 " ] && echo 1 > "$path/remove"
 done
-refused "no device" "no NeoProf device found (PCI 1af4:1110)" none
+refused "no device" "neotier: no NeoProf device found (PCI 1af4:1110)" none
 echo 1 > /sys/bus/pci/rescan
 
 device_start

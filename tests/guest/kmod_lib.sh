@@ -71,7 +71,7 @@ mark_log() { log_lines=$(dmesg | wc -l); }
 log_since() { dmesg | tail -n +$((log_lines + 1)); }
 log_clean() {
 	local bad
-	bad=$(log_since | grep -E 'WARNING|BUG|Oops|Call Trace|general protection|refcount|Bad page|hung task|soft lockup' | head -3)
+	bad=$(log_since | grep -E 'WARNING|BUG|Oops|Call Trace|general protection|refcount_t|Bad page|hung task|soft lockup' | head -3)
 	[ -z "$bad" ] || { echo "$bad"; return 1; }
 }
 

@@ -26,7 +26,7 @@ done
 cp "$here"/kmod_*.sh "$top/docs/abi/sysfs-kernel-neotier" "$root/test/"
 # Debug information is most of the file, and the guest's memory is small.
 strip --strip-debug -o "$root/test/neotier.ko" "$module"
-[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_unload.sh kmod_hostile.sh
+[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh
 cat > "$root/init" << INIT
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
