@@ -32,7 +32,7 @@ struct ModelParams {
   uint32_t log2_width = 19;    // counters in a row, log2; 6 to 24
   uint32_t counter_bits = 16;  // 2 to 16
   uint32_t hot_entries = 4096; // units the hot filter holds; at least 8
-  uint32_t tap_depth = 4096;   // requests a channel's queue holds; at least 2
+  uint32_t tap_depth = 8192;   // requests a channel's queue holds; at least 2
   uint32_t tag_bits = 8;       // of the RTL's epoch tag; here it only sets how long the scrubber works; 2 to 16
 };
 

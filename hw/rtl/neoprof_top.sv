@@ -14,7 +14,7 @@ module neoprof_top #(
   parameter int unsigned CmLog2Width = 19,
   parameter int unsigned CmCounterBits = 16,
   parameter int unsigned HotEntries = 4096,
-  parameter int unsigned TapDepth = 4096,     // of each channel: what arrives during an epoch's end waits here
+  parameter int unsigned TapDepth = 8192,     // of each channel; over the 6200 clocks that an epoch's end can take
   parameter int unsigned EpochTagBits = 8
 ) (
   input  logic                   clk_i,

@@ -616,6 +616,35 @@ TEST(Bus, SlowMasters) {
   }
 }
 
+// At full size the queue is deep enough for the longest epoch end: as many hot units as the hot filter holds, looked up
+// and reported while a request arrives in every clock.
+TEST(FullSize, EpochEndLosesNothingAtOneRequestAClock) {
+  Rtl<Full> rtl(kStraps);
+  Recorder ring;
+  rtl.set_observer(&ring);
+  rtl.write(NEOPROF_BITMAP_OFFSET, ~0ULL, 0xff);
+  rtl.write(NEOPROF_CFG1_OFFSET, 12 | 1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT, 0xff);
+  rtl.write(NEOPROF_CFG0_OFFSET, 6 | NEOPROF_CFG0_ENABLE_MASK | 1ULL << NEOPROF_CFG0_THRESHOLD_SHIFT, 0xff);
+  // Neighbouring pages fill the sets of the hot filter evenly: its hash is linear.
+  for (uint64_t page = 0; page < 4096; ++page) {
+    rtl.access(page * kPage, false);
+  }
+  rtl.drain();
+  rtl.tick();
+  rtl.set_request(0, true, false, 0);
+  for (int clock = 0; clock < 20'000; ++clock) {
+    rtl.clock();
+  }
+  rtl.top().req_valid_i = 0;
+  rtl.drain();
+  rtl.write(NEOPROF_CTRL_OFFSET, 1, 1);
+  EXPECT_EQ(rtl.read(NEOPROF_HOT_OFFSET), 4096U);
+  EXPECT_EQ(ring.log.size(), 4095U);
+  EXPECT_EQ(rtl.read(NEOPROF_LOST_RING_OFFSET), 1U);
+  EXPECT_EQ(rtl.read(NEOPROF_LOST_TAP_OFFSET), 0U);
+  EXPECT_EQ(rtl.read(NEOPROF_TRACKED_OFFSET), rtl.read(NEOPROF_READS_OFFSET));
+}
+
 // No two units of the 64 GiB that the range bitmap covers share all counters at full size: the constants of the rows
 // together have full rank.
 TEST(Hash, RowsTogetherTellAllUnitsApart) {
