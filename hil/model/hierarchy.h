@@ -57,7 +57,8 @@ class Hierarchy {
     ++count_.accesses;
     const uint64_t line = pa >> 6;
     const uint32_t flags = is_store ? uint32_t{kLineDirty} : 0;
-    if (l1_.touch(line, flags)) [[likely]] return;
+    if (l1_.touch(line, flags)) [[likely]]
+      return;
     miss_l1(line, va, flags, instructions);
   }
 

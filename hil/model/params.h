@@ -15,8 +15,8 @@ struct Params {
   uint64_t l1_kib, l1_ways;
   uint64_t l2_kib, l2_ways;
   uint64_t llc_kib, llc_ways;
-  uint64_t base_ps;       // per instruction
-  uint64_t l2_ns, llc_ns; // load-to-use
+  uint64_t base_ps;        // per instruction
+  uint64_t l2_ns, llc_ns;  // load-to-use
   uint64_t dram_ns, cxl_ns;
   uint64_t dram_mb_s, cxl_mb_s;
   uint64_t mlp;

@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -62,8 +62,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
     neoprof::Straps straps;
     straps.hpa_base = options.cxl_base;
     straps.hpa_size = options.cxl_size;
-    straps.peak_lines_per_tick =
-        static_cast<uint32_t>(options.params.cxl_mb_s * kTickNs / 1000 / 64);
+    straps.peak_lines_per_tick = static_cast<uint32_t>(options.params.cxl_mb_s * kTickNs / 1000 / 64);
     device_ = options.model ? neoprof::make_model_device(straps) : neoprof::make_rtl_device(straps);
     device_->set_observer(this);
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
@@ -349,12 +348,18 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
   } else if (key == "device" && (text == "rtl" || text == "model")) {
     options.model = text == "model";
   } else if (key == "fault") {
-    if (text == "none") options.fault = Fault::kNone;
-    else if (text == "magic") options.fault = Fault::kMagic;
-    else if (text == "version") options.fault = Fault::kVersion;
-    else if (text == "units") options.fault = Fault::kUnits;
-    else if (text == "tail") options.fault = Fault::kTail;
-    else return "fault='" + std::string(text) + "': expected none, magic, version, units or tail";
+    if (text == "none")
+      options.fault = Fault::kNone;
+    else if (text == "magic")
+      options.fault = Fault::kMagic;
+    else if (text == "version")
+      options.fault = Fault::kVersion;
+    else if (text == "units")
+      options.fault = Fault::kUnits;
+    else if (text == "tail")
+      options.fault = Fault::kTail;
+    else
+      return "fault='" + std::string(text) + "': expected none, magic, version, units or tail";
   } else {
     return set_param(options.params, key, text);
   }

@@ -141,16 +141,18 @@ std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, cons
 
 RunOptions finish_options(Arguments& arguments) {
   RunOptions& options = arguments.run;
-  if (options.program.empty()) throw std::runtime_error("no PROGRAM; name it after '--', for example: neotier hil run -- /bin/true");
+  if (options.program.empty())
+    throw std::runtime_error("no PROGRAM; name it after '--', for example: neotier hil run -- /bin/true");
   options.dram_bytes = parse_size(arguments.dram);
   options.cxl_bytes = parse_size(arguments.cxl);
-  options.thp = arguments.thp == "always" ? hil::Thp::kAlways
+  options.thp = arguments.thp == "always"    ? hil::Thp::kAlways
                 : arguments.thp == "madvise" ? hil::Thp::kMadvise
                                              : hil::Thp::kNever;
   for (const std::string& setting : arguments.model) {
     const size_t equals = setting.find('=');
     if (equals == std::string::npos) {
-      throw std::runtime_error(fmt::format("--model '{}': expected NAME=VALUE; `neotier hil params` lists them", setting));
+      throw std::runtime_error(
+          fmt::format("--model '{}': expected NAME=VALUE; `neotier hil params` lists them", setting));
     }
     if (auto error = set_param(options.params, setting.substr(0, equals), setting.substr(equals + 1))) {
       throw std::runtime_error(*error);
@@ -257,8 +259,12 @@ int params_command(bool json) {
   if (json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const hil::ParamInfo& info : hil::param_table()) {
-      list.push_back({{"name", info.name}, {"default", info.value}, {"min", info.min}, {"max", info.max},
-                      {"unit", info.unit}, {"source", info.source}});
+      list.push_back({{"name", info.name},
+                      {"default", info.value},
+                      {"min", info.min},
+                      {"max", info.max},
+                      {"unit", info.unit},
+                      {"source", info.source}});
     }
     fmt::print("{}\n", list.dump(2));
     return 0;
@@ -306,15 +312,22 @@ void add_hil(CLI::App& app, int& status) {
   hil->require_subcommand(1);
 
   CLI::App* run = hil->add_subcommand("run", "run a program under one policy");
-  run->footer("example:\n  neotier hil run --policy neotier --dram 192M --cxl 384M -- build/bin/gups --table 480 --hot 64 --updates 20000000");
-  run->add_option("--policy", arguments->run.policy, "placement policy (see `neotier hil policies`)")->capture_default_str();
+  run->footer(
+      "example:\n  neotier hil run --policy neotier --dram 192M --cxl 384M -- build/bin/gups --table 480 --hot 64 "
+      "--updates 20000000");
+  run->add_option("--policy", arguments->run.policy, "placement policy (see `neotier hil policies`)")
+      ->capture_default_str();
   add_machine_options(*run, *arguments);
   run->callback([arguments, &status] { status = run_command(*arguments); });
 
   CLI::App* compare = hil->add_subcommand("compare", "run a program under several policies");
-  compare->footer("example:\n  neotier hil compare --policies none,numab,neotier,ideal --json out.json -- build/bin/gups --table 480 --hot 64 --updates 20000000");
+  compare->footer(
+      "example:\n  neotier hil compare --policies none,numab,neotier,ideal --json out.json -- build/bin/gups --table "
+      "480 --hot 64 --updates 20000000");
   compare->add_option("--policies", arguments->policies, "policies, separated by commas")->delimiter(',')->required();
-  compare->add_option("--jobs", arguments->jobs, "machines to run at once")->capture_default_str()->check(CLI::Range(1u, 256u));
+  compare->add_option("--jobs", arguments->jobs, "machines to run at once")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 256u));
   add_machine_options(*compare, *arguments);
   compare->callback([arguments, &status] { status = compare_command(*arguments); });
 

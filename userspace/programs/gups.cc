@@ -45,7 +45,8 @@ struct Gups {
     for (uint64_t i = 0; i < n; ++i) {
       const uint64_t x = r.next();
       const uint64_t high = x >> 32;
-      const uint64_t page = static_cast<uint32_t>(x) < kHotShare ? hot_pages[high * hot_count >> 32] : high * pages >> 32;
+      const uint64_t page =
+          static_cast<uint32_t>(x) < kHotShare ? hot_pages[high * hot_count >> 32] : high * pages >> 32;
       table[page * kWordsPerPage + (x & (kWordsPerPage - 1))] ^= x;
     }
     random = r;
@@ -63,7 +64,8 @@ struct Gups {
 int main(int argc, char** argv) {
   uint64_t table_mib = 0, hot_mib = 0, updates = 0, seed = 1, windows = 400;
   double jump_at = 0.5;
-  CLI::App app{"GUPS with a hot set that jumps.\n\nexample:\n  gups --table 480 --hot 64 --updates 100000000 --jump-at 0.5"};
+  CLI::App app{
+      "GUPS with a hot set that jumps.\n\nexample:\n  gups --table 480 --hot 64 --updates 100000000 --jump-at 0.5"};
   app.add_option("--table", table_mib, "size of the table, MiB")->required()->check(CLI::Range(1, 1 << 20));
   app.add_option("--hot", hot_mib, "size of the hot set, MiB")->required()->check(CLI::Range(1, 1 << 20));
   app.add_option("--updates", updates, "number of updates")->required()->check(CLI::Range(1000u, ~0u));
@@ -88,7 +90,8 @@ int main(int argc, char** argv) {
                  static_cast<unsigned long long>(table_mib));
     return 1;
   }
-  Gups gups{static_cast<uint64_t*>(memory), static_cast<uint32_t>(bytes / kPageBytes), {}, {seed}, neotier_marker_open()};
+  Gups gups{
+      static_cast<uint64_t*>(memory), static_cast<uint32_t>(bytes / kPageBytes), {}, {seed}, neotier_marker_open()};
 
   neotier_mark_phase(&gups.marker, "fill");
   for (uint64_t i = 0; i < bytes / 8; ++i) gups.table[i] = i;

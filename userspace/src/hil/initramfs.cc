@@ -41,8 +41,8 @@ bool Initramfs::enter(const std::string& guest_path) {
 void Initramfs::add_entry(const std::string& guest_path, uint32_t mode, std::string_view content, uint32_t major,
                           uint32_t minor) {
   const std::string name = guest_path.substr(1);
-  archive_ += fmt::format("070701{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}", inode_++,
-                          mode, 0, 0, 1, 0, content.size(), 0, 0, major, minor, name.size() + 1, 0);
+  archive_ += fmt::format("070701{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}{:08X}",
+                          inode_++, mode, 0, 0, 1, 0, content.size(), 0, 0, major, minor, name.size() + 1, 0);
   archive_ += name;
   archive_.append(1 + (4 - (archive_.size() + 1) % 4) % 4, '\0');
   archive_ += content;
@@ -127,9 +127,7 @@ void Initramfs::write(const fs::path& file) const {
 }
 
 fs::path find_program(const std::string& program) {
-  const auto usable = [](const fs::path& path) {
-    return fs::is_regular_file(path) && access(path.c_str(), X_OK) == 0;
-  };
+  const auto usable = [](const fs::path& path) { return fs::is_regular_file(path) && access(path.c_str(), X_OK) == 0; };
   if (program.find('/') != std::string::npos) {
     if (usable(program)) return program;
   } else if (const char* path = std::getenv("PATH")) {

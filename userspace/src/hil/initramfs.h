@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds the guest's initramfs: an uncompressed cpio archive (format "newc", Linux Documentation/driver-api/early-userspace).
+// Builds the guest's initramfs: an uncompressed cpio archive (format "newc", Linux
+// Documentation/driver-api/early-userspace).
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,8 @@ class Initramfs {
   uint32_t inode_ = 1;
 };
 
-// PROGRAM as a shell would find it: a path, or a name in PATH. Throws std::runtime_error if there is no such executable.
+// PROGRAM as a shell would find it: a path, or a name in PATH. Throws std::runtime_error if there is no such
+// executable.
 std::filesystem::path find_program(const std::string& program);
 
 }  // namespace neotier::hil

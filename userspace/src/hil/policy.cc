@@ -14,7 +14,10 @@ namespace {
 constexpr std::array<Policy, 6> kPolicies = {{
     {.name = "all-dram", .text = "bound: DRAM as large as both tiers", .all_dram = true},
     {.name = "none", .text = "first touch, no migration"},
-    {.name = "numab", .text = "Linux NUMA balancing tiering mode and demotion, stock settings", .numa_balancing = 2, .demotion = true},
+    {.name = "numab",
+     .text = "Linux NUMA balancing tiering mode and demotion, stock settings",
+     .numa_balancing = 2,
+     .demotion = true},
     {.name = "numab-fast",
      .text = "the same with scan delay, period and hot threshold scaled to the memory size",
      .numa_balancing = 2,
@@ -32,9 +35,12 @@ constexpr uint64_t kReferenceBytes = 32ull << 30;
 
 std::string_view to_string(Thp thp) {
   switch (thp) {
-    case Thp::kNever: return "never";
-    case Thp::kMadvise: return "madvise";
-    case Thp::kAlways: return "always";
+    case Thp::kNever:
+      return "never";
+    case Thp::kMadvise:
+      return "madvise";
+    case Thp::kAlways:
+      return "always";
   }
   return "";
 }

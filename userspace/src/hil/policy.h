@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The placement policies that a guest can run under: which kernel settings each one is. The only C++ file pair that knows
-// the guest's sysfs and procfs paths.
+// The placement policies that a guest can run under: which kernel settings each one is. The only C++ file pair that
+// knows the guest's sysfs and procfs paths.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ std::string_view to_string(Thp thp);
 
 struct Policy {
   std::string_view name;
-  std::string_view text;   // one line for people
-  bool module = false;     // loads neotier.ko
-  bool ideal = false;      // the marked hot set is charged DRAM latency
-  bool all_dram = false;   // DRAM as large as both tiers
+  std::string_view text;  // one line for people
+  bool module = false;    // loads neotier.ko
+  bool ideal = false;     // the marked hot set is charged DRAM latency
+  bool all_dram = false;  // DRAM as large as both tiers
   int numa_balancing = 0;
   bool demotion = false;
   bool fast_scan = false;  // numab-fast

@@ -95,7 +95,8 @@ Json to_json(const RunResult& run) {
   json["l1_misses"] = e.l1_misses - b.l1_misses;
   json["l2_misses"] = e.l2_misses - b.l2_misses;
   json["writebacks"] = {{"dram", e.writebacks[0] - b.writebacks[0]}, {"cxl", e.writebacks[1] - b.writebacks[1]}};
-  json["stall_ns"] = {{"dram", (e.stall_ps[0] - b.stall_ps[0]) / 1000}, {"cxl", (e.stall_ps[1] - b.stall_ps[1]) / 1000}};
+  json["stall_ns"] = {{"dram", (e.stall_ps[0] - b.stall_ps[0]) / 1000},
+                      {"cxl", (e.stall_ps[1] - b.stall_ps[1]) / 1000}};
   json["device_requests"] = {{"reads", e.device_reads - b.device_reads}, {"writes", e.device_writes - b.device_writes}};
   json["register_accesses"] = {{"reads", e.bar_reads - b.bar_reads}, {"writes", e.bar_writes - b.bar_writes}};
   json["free_bytes"] = {{"dram", run.free_bytes[0]}, {"cxl", run.free_bytes[1]}};
@@ -106,8 +107,10 @@ Json to_json(const RunResult& run) {
   json["phases"] = Json::array();
   json["windows"] = Json::array();
   for (const Mark& mark : run.marks) {
-    Json entry = {{"modelled_ns", mark.modelled_ns}, {"instructions", mark.instructions},
-                  {"dram", mark.fills[0]}, {"cxl", mark.fills[1]}};
+    Json entry = {{"modelled_ns", mark.modelled_ns},
+                  {"instructions", mark.instructions},
+                  {"dram", mark.fills[0]},
+                  {"cxl", mark.fills[1]}};
     if (mark.name.empty()) {
       entry["value"] = mark.value;
       json["windows"].push_back(entry);
@@ -151,11 +154,12 @@ std::string table(const std::vector<RunResult>& runs) {
       const auto ns = recovery_ns(run);
       text += fmt::format(" {:>9}", ns ? fmt::format("{:.0f}", static_cast<double>(*ns) * 1e-6) : "never");
     }
-    text += fmt::format(" | {:>12} {:>12} {:>9} {:>9} {:>8.2f} {:>9.2f}\n", e.fills[0] - b.fills[0], e.fills[1] - b.fills[1],
-                        run.promoted_pages, run.demoted_pages,
-                        100 * static_cast<double>(e.kernel_instructions - b.kernel_instructions) /
-                            static_cast<double>(std::max<uint64_t>(1, e.instructions - b.instructions)),
-                        static_cast<double>(run.modelled_ns) / static_cast<double>(std::max<uint64_t>(1, run.guest_ns)));
+    text +=
+        fmt::format(" | {:>12} {:>12} {:>9} {:>9} {:>8.2f} {:>9.2f}\n", e.fills[0] - b.fills[0],
+                    e.fills[1] - b.fills[1], run.promoted_pages, run.demoted_pages,
+                    100 * static_cast<double>(e.kernel_instructions - b.kernel_instructions) /
+                        static_cast<double>(std::max<uint64_t>(1, e.instructions - b.instructions)),
+                    static_cast<double>(run.modelled_ns) / static_cast<double>(std::max<uint64_t>(1, run.guest_ns)));
   }
   return text;
 }

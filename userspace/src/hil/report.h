@@ -11,7 +11,8 @@
 
 namespace neotier::hil {
 
-// Keys as docs/hil.md lists them; counts and times over the region of interest. Only "host" differs between repetitions.
+// Keys as docs/hil.md lists them; counts and times over the region of interest. Only "host" differs between
+// repetitions.
 nlohmann::ordered_json to_json(const RunResult& run);
 
 // Modelled ns of the phase `name` (from its mark to the next phase's), or nothing.
@@ -19,7 +20,8 @@ std::optional<uint64_t> phase_ns(const RunResult& run, const std::string& name);
 // Modelled ns from the mark "jump" until a window is again within `tolerance` of the mean window of "settled".
 std::optional<uint64_t> recovery_ns(const RunResult& run, double tolerance = 0.1);
 
-// One line a run: time, speed-up over `none`, share of the gap between `none` and `ideal` recovered, misses, migrations.
+// One line a run: time, speed-up over `none`, share of the gap between `none` and `ideal` recovered, misses,
+// migrations.
 std::string table(const std::vector<RunResult>& runs);
 
 }  // namespace neotier::hil

@@ -29,9 +29,9 @@ namespace {
 constexpr uint64_t kMiB = 1ull << 20;
 
 uint64_t steady_ns() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
 std::string read_text(const fs::path& path) {
@@ -113,25 +113,63 @@ std::vector<std::string> qemu_command(const Installation& installation, const Ru
                        value);
   };
   const Params& p = options.params;
-  return {
-      "qemu-system-x86_64", "-accel", "tcg,thread=single", "-machine",
-      fmt::format("q35,hmat=on,hpet=off,max-ram-below-4g={}", map.below_4g), "-cpu",
-      "max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off", "-smp", "1", "-m", fmt::format("{}M", (map.node0 + map.node1) / kMiB),
-      "-icount", fmt::format("shift={},sleep=off", shift), "-seed", std::to_string(options.seed), "-rtc",
-      "base=2026-01-01T00:00:00,clock=vm", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
-      "-serial", fmt::format("file:{}", (directory / "console.log").string()),
-      "-serial", fmt::format("file:{}", (directory / "output.log").string()),
-      "-object", fmt::format("memory-backend-ram,id=m0,size={}", map.node0),
-      "-object", fmt::format("memory-backend-ram,id=m1,size={}", map.node1),
-      "-numa", "node,nodeid=0,memdev=m0,cpus=0", "-numa", "node,nodeid=1,memdev=m1,initiator=0",
-      "-numa", hmat(0, "latency", std::to_string(p.dram_ns)), "-numa", hmat(0, "bandwidth", fmt::format("{}M", p.dram_mb_s)),
-      "-numa", hmat(1, "latency", std::to_string(p.cxl_ns)), "-numa", hmat(1, "bandwidth", fmt::format("{}M", p.cxl_mb_s)),
-      "-object", fmt::format("memory-backend-file,id=bar,size={},share=on,mem-path={}", NEOTIER_BAR_BYTES, bar.string()),
-      "-device", "ivshmem-plain,memdev=bar,addr=3", "-kernel", installation.kernel_image.string(), "-initrd",
-      (directory / "initramfs.cpio").string(), "-append",
-      "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off random.trust_bootloader=off "
-      "swiotlb=noforce mitigations=off iomem=relaxed",
-      "-plugin", plugin};
+  return {"qemu-system-x86_64",
+          "-accel",
+          "tcg,thread=single",
+          "-machine",
+          fmt::format("q35,hmat=on,hpet=off,max-ram-below-4g={}", map.below_4g),
+          "-cpu",
+          "max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off",
+          "-smp",
+          "1",
+          "-m",
+          fmt::format("{}M", (map.node0 + map.node1) / kMiB),
+          "-icount",
+          fmt::format("shift={},sleep=off", shift),
+          "-seed",
+          std::to_string(options.seed),
+          "-rtc",
+          "base=2026-01-01T00:00:00,clock=vm",
+          "-nodefaults",
+          "-display",
+          "none",
+          "-monitor",
+          "none",
+          "-no-reboot",
+          "-serial",
+          fmt::format("file:{}", (directory / "console.log").string()),
+          "-serial",
+          fmt::format("file:{}", (directory / "output.log").string()),
+          "-object",
+          fmt::format("memory-backend-ram,id=m0,size={}", map.node0),
+          "-object",
+          fmt::format("memory-backend-ram,id=m1,size={}", map.node1),
+          "-numa",
+          "node,nodeid=0,memdev=m0,cpus=0",
+          "-numa",
+          "node,nodeid=1,memdev=m1,initiator=0",
+          "-numa",
+          hmat(0, "latency", std::to_string(p.dram_ns)),
+          "-numa",
+          hmat(0, "bandwidth", fmt::format("{}M", p.dram_mb_s)),
+          "-numa",
+          hmat(1, "latency", std::to_string(p.cxl_ns)),
+          "-numa",
+          hmat(1, "bandwidth", fmt::format("{}M", p.cxl_mb_s)),
+          "-object",
+          fmt::format("memory-backend-file,id=bar,size={},share=on,mem-path={}", NEOTIER_BAR_BYTES, bar.string()),
+          "-device",
+          "ivshmem-plain,memdev=bar,addr=3",
+          "-kernel",
+          installation.kernel_image.string(),
+          "-initrd",
+          (directory / "initramfs.cpio").string(),
+          "-append",
+          "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off "
+          "random.trust_bootloader=off "
+          "swiotlb=noforce mitigations=off iomem=relaxed",
+          "-plugin",
+          plugin};
 }
 
 // The last line of the console log that says why a kernel died, or nothing.
@@ -168,9 +206,9 @@ Installation Installation::find() {
     }
   }
   if (found.kernel_image.empty()) {
-    throw std::runtime_error(
-        fmt::format("no guest kernel in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)",
-                    boot.string()));
+    throw std::runtime_error(fmt::format(
+        "no guest kernel in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)",
+        boot.string()));
   }
   // Shared memory that no disk has to follow.
   found.bar_directory = fs::is_directory("/dev/shm") && access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "";
@@ -198,7 +236,8 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   const Initramfs archive = build_initramfs(installation_, options_, policy);
   archive.write(directory_ / "initramfs.cpio");
   const uint64_t dram = options_.dram_bytes + (policy.all_dram ? options_.cxl_bytes : 0);
-  const Layout map = layout(node0_bytes(dram, archive.bytes()), (options_.cxl_bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB));
+  const Layout map =
+      layout(node0_bytes(dram, archive.bytes()), (options_.cxl_bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB));
 
   bar_file_ = (installation_.bar_directory.empty() ? directory_ : installation_.bar_directory) /
               fmt::format("neotier-bar.{}.{:x}", getpid(), steady_ns());
@@ -244,8 +283,10 @@ std::string Run::progress() const {
     case 0:
       return box.state == NEOTIER_STATE_OFF ? "booting" : "setting up";
     case 1: {
-      const double modelled = static_cast<double>(box.now.modelled_ps - std::min(box.begin.modelled_ps, box.now.modelled_ps)) * 1e-12;
-      const double giga = static_cast<double>(box.now.instructions - std::min(box.begin.instructions, box.now.instructions)) * 1e-9;
+      const double modelled =
+          static_cast<double>(box.now.modelled_ps - std::min(box.begin.modelled_ps, box.now.modelled_ps)) * 1e-12;
+      const double giga =
+          static_cast<double>(box.now.instructions - std::min(box.begin.instructions, box.now.instructions)) * 1e-9;
       return fmt::format("running: {:.2f} s modelled, {:.1f} G instructions", modelled, giga);
     }
     default:
@@ -267,15 +308,14 @@ std::optional<uint32_t> Run::calibrated_shift() const {
 std::string Run::verdict() {
   const neotier_mailbox& box = mailbox();
   const std::string log = fmt::format("; console log: {}", (directory_ / "console.log").string());
-  const auto message = [&] {
-    return std::string(box.message, strnlen(box.message, sizeof box.message));
-  };
+  const auto message = [&] { return std::string(box.message, strnlen(box.message, sizeof box.message)); };
   if (timed_out_) {
     return fmt::format("no end within {} s ({}); --timeout allows more{}", options_.timeout_s, progress(), log);
   }
   if (box.state == NEOTIER_STATE_FAILED) return message() + log;
   if (box.state == NEOTIER_STATE_DONE) {
-    if (box.oom_kills != 0) return fmt::format("the guest ran out of memory and killed {} processes{}", box.oom_kills, log);
+    if (box.oom_kills != 0)
+      return fmt::format("the guest ran out of memory and killed {} processes{}", box.oom_kills, log);
     return "";
   }
   const std::string words = last_words(read_text(directory_ / "console.log"));

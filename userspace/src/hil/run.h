@@ -37,7 +37,7 @@ struct RunOptions {
   std::vector<std::string> knobs;                          // KEY=VALUE of /sys/kernel/neotier
   std::vector<std::pair<std::string, std::string>> files;  // host file, guest path
   std::string device = "rtl", fault = "none";
-  uint64_t timeout_s = 3600;  // of the host; a guest still running then has a verdict, not figures
+  uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures
   std::vector<std::string> program;  // and its arguments
 };
 

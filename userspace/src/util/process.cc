@@ -48,12 +48,15 @@ CommandResult run_command(const std::vector<std::string>& argv) {
   CommandResult result;
   char buffer[4096];
   for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) != 0;) {
-    if (n > 0) result.output.append(buffer, static_cast<size_t>(n));
-    else if (errno != EINTR) break;
+    if (n > 0)
+      result.output.append(buffer, static_cast<size_t>(n));
+    else if (errno != EINTR)
+      break;
   }
   close(ends[0]);
   int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   return result;
 }
@@ -77,7 +80,8 @@ bool Child::ended() {
 void Child::kill() {
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
-  while (waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {}
+  while (waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
+  }
   pid_ = -1;
 }
 

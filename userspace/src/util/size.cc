@@ -20,10 +20,14 @@ uint64_t parse_size(const std::string& text) {
     }
   }
   int shift = -1;
-  if (unit.empty()) shift = 0;
-  else if (unit == "K" || unit == "k") shift = 10;
-  else if (unit == "M" || unit == "m") shift = 20;
-  else if (unit == "G" || unit == "g") shift = 30;
+  if (unit.empty())
+    shift = 0;
+  else if (unit == "K" || unit == "k")
+    shift = 10;
+  else if (unit == "M" || unit == "m")
+    shift = 20;
+  else if (unit == "G" || unit == "g")
+    shift = 30;
   if (error != std::errc() || shift < 0 || value > UINT64_MAX >> 31) {
     throw std::invalid_argument(fmt::format("'{}' is no size; write for example 256M or 1G", text));
   }
@@ -39,7 +43,7 @@ std::string format_size(uint64_t bytes) {
     ++unit;
   }
   return value == static_cast<double>(static_cast<uint64_t>(value)) ? fmt::format("{:.0f} {}", value, kUnits[unit])
-                                                                     : fmt::format("{:.1f} {}", value, kUnits[unit]);
+                                                                    : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 }  // namespace neotier

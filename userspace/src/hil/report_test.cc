@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hil/report.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "hil/initramfs.h"
+#include "util/size.h"
+
+namespace neotier::hil {
+namespace {
+
+Mark phase(const char* name, uint64_t ns) { return {.name = name, .modelled_ns = ns}; }
+Mark window(uint64_t ns) { return {.name = "", .modelled_ns = ns}; }
+
+RunResult run_with(const char* policy, uint64_t ns, std::vector<Mark> marks) {
+  RunResult run;
+  run.options.policy = policy;
+  run.modelled_ns = ns;
+  run.marks = std::move(marks);
+  return run;
+}
+
+TEST(Report, PhaseLastsUntilTheNextPhase) {
+  const RunResult run = run_with("none", 100, {phase("a", 10), window(20), phase("b", 35), phase("c", 40)});
+  EXPECT_EQ(phase_ns(run, "a"), 25u);
+  EXPECT_EQ(phase_ns(run, "b"), 5u);
+  EXPECT_EQ(phase_ns(run, "c"), std::nullopt);
+  EXPECT_EQ(phase_ns(run, "d"), std::nullopt);
+}
+
+TEST(Report, RecoveryIsTheTimeUntilAWindowIsAsFastAsTheSettledOnes) {
+  // Settled windows take 10; after the jump 30, 20, then 11.
+  const RunResult run = run_with("neotier", 200,
+                                 {phase("settled", 0), window(10), window(20), phase("jump", 20), window(50),
+                                  window(70), window(81), phase("end", 81)});
+  EXPECT_EQ(recovery_ns(run), 50u);
+  const RunResult never =
+      run_with("none", 200, {phase("settled", 0), window(10), phase("jump", 10), window(40), phase("end", 40)});
+  EXPECT_EQ(recovery_ns(never), std::nullopt);
+  EXPECT_EQ(recovery_ns(run_with("none", 1, {})), std::nullopt);
+}
+
+TEST(Report, TableShowsTheShareOfTheGapRecovered) {
+  const std::string text = table({run_with("none", 2'000'000'000, {}), run_with("neotier", 1'100'000'000, {}),
+                                  run_with("ideal", 1'000'000'000, {})});
+  EXPECT_NE(text.find("90.0 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("1.82x"), std::string::npos) << text;
+}
+
+TEST(Report, JsonHasThePromisedKeysAndAVerdictHasNoFigures) {
+  RunResult run = run_with("neotier", 5, {});
+  run.end.fills[0] = 3;
+  run.end.fills[1] = 4;
+  const auto json = to_json(run);
+  for (const char* key :
+       {"program", "policy", "machine", "kernel", "seed", "thp", "shift", "dram_bytes", "cxl_bytes", "instructions",
+        "modelled_ns", "guest_ns", "llc_misses", "promoted_pages", "demoted_pages", "exit_status"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["llc_misses"]["cxl"], 4);
+  run.verdict = "the guest's kernel died";
+  EXPECT_FALSE(to_json(run).contains("modelled_ns"));
+  EXPECT_NE(table({run}).find("died"), std::string::npos);
+}
+
+TEST(Policy, SettingsAreWhatTheNameSays) {
+  const auto has = [](const std::vector<std::string>& lines, const std::string& text) {
+    for (const std::string& line : lines) {
+      if (line.find(text) != std::string::npos) return true;
+    }
+    return false;
+  };
+  const auto none = policy_settings(find_policy("none"), Thp::kNever, 1 << 30, {"quota_mb_per_s=5"});
+  EXPECT_TRUE(has(none, "numa_balancing 0"));
+  EXPECT_TRUE(has(none, "demotion_enabled 0"));
+  EXPECT_FALSE(has(none, "module"));
+  EXPECT_FALSE(has(none, "quota"));
+  const auto ours = policy_settings(find_policy("neotier"), Thp::kAlways, 1 << 30, {"quota_mb_per_s=5"});
+  EXPECT_TRUE(has(ours, "numa_balancing 0"));
+  EXPECT_TRUE(has(ours, "demotion_enabled 1"));
+  EXPECT_TRUE(has(ours, "late /sys/kernel/neotier/quota_mb_per_s 5"));
+  EXPECT_TRUE(has(ours, "transparent_hugepage/enabled always"));
+  const auto stock = policy_settings(find_policy("numab"), Thp::kNever, 1 << 30, {});
+  EXPECT_TRUE(has(stock, "numa_balancing 2"));
+  EXPECT_FALSE(has(stock, "scan_period"));
+  EXPECT_TRUE(has(policy_settings(find_policy("numab-fast"), Thp::kNever, 1 << 30, {}), "scan_period_min_ms"));
+  EXPECT_THROW(policy_settings(find_policy("neotier"), Thp::kNever, 1 << 30, {"../x=1"}), std::runtime_error);
+}
+
+TEST(Size, ReadsWhatPeopleWrite) {
+  EXPECT_EQ(parse_size("4096"), 4096u);
+  EXPECT_EQ(parse_size("256M"), 256u << 20);
+  EXPECT_EQ(parse_size("1GiB"), 1u << 30);
+  EXPECT_THROW(parse_size(""), std::invalid_argument);
+  EXPECT_THROW(parse_size("M"), std::invalid_argument);
+  EXPECT_THROW(parse_size("-1"), std::invalid_argument);
+  EXPECT_THROW(parse_size("99999999999999999999"), std::invalid_argument);
+  EXPECT_EQ(format_size(256u << 20), "256 MiB");
+}
+
+TEST(Initramfs, IsAnArchiveThatCpioReads) {
+  Initramfs archive;
+  archive.add_text("/a/b/hello", "world\n", 0644);
+  archive.add_symlink("/a/link", "b/hello");
+  const std::string program = archive.add_program("/bin/sh");
+  EXPECT_EQ(program, "/bin/sh");
+  const auto folder = std::filesystem::temp_directory_path() / "neotier-initramfs-test";
+  std::filesystem::create_directories(folder);
+  archive.write(folder / "x.cpio");
+  const auto listed = run_command({"/bin/sh", "-c", "cpio -itv < " + (folder / "x.cpio").string()});
+  EXPECT_EQ(listed.exit_code, 0) << listed.output;
+  EXPECT_NE(listed.output.find(" a/b/hello"), std::string::npos);
+  EXPECT_NE(listed.output.find("a/link -> b/hello"), std::string::npos);
+  EXPECT_NE(listed.output.find("libc.so.6"), std::string::npos) << "the shell's library is taken along";
+  EXPECT_EQ(run_command(
+                {"/bin/sh", "-c", "cd " + folder.string() + " && cpio -id --quiet a/b/hello < x.cpio && cat a/b/hello"})
+                .output,
+            "world\n");
+  std::filesystem::remove_all(folder);
+  EXPECT_THROW(archive.add_file("/no/such/file", "/x"), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace neotier::hil
