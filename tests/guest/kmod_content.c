@@ -4,11 +4,12 @@
  *
  *	kmod_content mb=<size> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
- *		     [mlock] [shared] [huge] [back]
+ *		     [mlock] [shared] [huge] [back] [enable]
  *
  * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.." and returns 0 when every word was as written and
  * `want` was met. Tells kmod_device (KMOD_FEED_PATH, when it is there) which pages are hot. sleep: touch nothing between
  * the fill and the last check. mlock, shared (with a forked child), huge (2 MiB pages): pages that have to stay.
+ * enable: writes 1 to /sys/kernel/neotier/enabled when the memory is ready.
  * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on.
  */
 #include <fcntl.h>
@@ -143,7 +144,7 @@ int main(int argc, char **argv)
 	uint64_t mb = 16, seconds = 5, cold = 0, pages, page, errors = 0, checks = 0, moved, start, told, *memory, *version;
 	uint64_t base_pfn = 0x100000, stop = 0;
 	long want = -1;
-	int node = 1, n, idle = 0, back = 0, locked = 0, shared = 0, huge = 0, fd;
+	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, fd;
 	struct kmod_feed *feed = NULL;
 	uint32_t random = 1;
 
@@ -164,6 +165,8 @@ int main(int argc, char **argv)
 			base_pfn = strtoull(argv[n] + 9, NULL, 0);
 		else if (!strcmp(argv[n], "sleep"))
 			idle = 1;
+		else if (!strcmp(argv[n], "enable"))
+			enable = 1;
 		else if (!strcmp(argv[n], "back"))
 			back = 1;
 		else if (!strcmp(argv[n], "mlock"))
@@ -220,6 +223,14 @@ int main(int argc, char **argv)
 			pause();
 	}
 
+	if (enable) {
+		fd = open("/sys/kernel/neotier/enabled", O_WRONLY);
+		if (fd < 0 || write(fd, "1", 1) != 1) {
+			perror("content: enabled");
+			return 2;
+		}
+		close(fd);
+	}
 	start = now_ms();
 	told = 0;
 	moved = 0;
