@@ -486,14 +486,18 @@ TEST_P(Directed, EpochLengthFollowsScaleAndMultiplier) {
   for (int tick = 0; tick < 29; ++tick) {
     device_->tick();
   }
-  write(NEOPROF_CFG1_OFFSET, 1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT | 2ULL << NEOPROF_CFG1_EPOCH_MULT_SHIFT, 0xc0);
+  write(NEOPROF_CFG1_OFFSET, 4ULL << NEOPROF_CFG1_EPOCH_MULT_SHIFT, 0xc0);  // scale 0 acts as 1
   EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 0U);
   end_epoch();
   EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 1U);
+  for (int tick = 0; tick < 3; ++tick) {
+    end_epoch();
+  }
+  write(NEOPROF_CFG1_OFFSET, 9ULL << NEOPROF_CFG1_EPOCH_MULT_SHIFT, 0xc0);
+  EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 1U);
   end_epoch();
-  end_epoch();
-  EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 2U) << "the change applies from the next epoch";
-  EXPECT_EQ(read(NEOPROF_TICKS_OFFSET), 32U);
+  EXPECT_EQ(count(NEOPROF_EPOCHS_OFFSET), 2U) << "a change applies from the next epoch";
+  EXPECT_EQ(read(NEOPROF_TICKS_OFFSET), 34U);
 }
 
 TEST_P(Directed, ResetForgetsAllButTheConfiguration) {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <type_traits>
+#include <stdexcept>
 
 #include "neoprof_device.h"
 
@@ -110,9 +110,7 @@ class RtlDriver final : public Device {
     clock();
     top.s_axil_awvalid_i = 0;
     top.s_axil_wvalid_i = 0;
-    while (!top.s_axil_bvalid_o) {
-      clock();
-    }
+    await(top.s_axil_bvalid_o);
     clock();
   }
 
@@ -125,9 +123,7 @@ class RtlDriver final : public Device {
     top.s_axil_arvalid_i = 1;
     clock();
     top.s_axil_arvalid_i = 0;
-    while (!top.s_axil_rvalid_o) {
-      clock();
-    }
+    await(top.s_axil_rvalid_o);
     const uint64_t data = top.s_axil_rdata_o;
     clock();
     return data;
@@ -141,6 +137,19 @@ class RtlDriver final : public Device {
 
  private:
   static constexpr uint32_t kRegisterBytes = 0x10000;
+
+  // Far longer than an epoch's end, for which a write of configuration may have to wait.
+  static constexpr uint64_t kBusClocks = 1'000'000;
+
+  // Clocks until `signal` is 1. Throws std::runtime_error when the bus does not answer: the RTL is broken.
+  void await(const CData& signal) {
+    for (uint64_t waited = 0; !signal; ++waited) {
+      if (waited == kBusClocks) {
+        throw std::runtime_error("neoprof: no answer on the register bus");
+      }
+      clock();
+    }
+  }
 
   // Takes over inputs changed since the last clock edge, so that combinational outputs (idle_o) are up to date.
   void settle() { top_->eval(); }
