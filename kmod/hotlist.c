@@ -111,6 +111,50 @@ static int neotier_ping_pong_init(struct neotier_device *dev)
 	return 0;
 }
 
+/*
+ * Pages seen hot lately, by unit. A program that streams through memory makes each page hot for one epoch and never comes
+ * back: moving such a page costs more than it can bring. A page has to be reported in confirm_epochs epochs, with at most
+ * NEOTIER_SEEN_GAP of them without a report in between. A set of 4 ways is 32 bytes; the one unseen for longest gives way,
+ * which costs that page one more epoch.
+ */
+#define NEOTIER_SEEN_WAYS 4
+#define NEOTIER_SEEN_SETS_LOG2 14
+#define NEOTIER_SEEN_GAP 2
+struct neotier_seen {
+	u32 unit1;		/* unit + 1; 0: free */
+	u32 epoch : 28, times : 4;
+};
+
+static bool neotier_confirmed(struct neotier_device *dev, u32 unit, u64 now_ns)
+{
+	u32 epoch = div64_u64(now_ns, READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC) & GENMASK(27, 0);
+	struct neotier_seen *set = &dev->seen[hash_32(unit, NEOTIER_SEEN_SETS_LOG2) * NEOTIER_SEEN_WAYS], *entry = set;
+	u32 wanted = READ_ONCE(neotier_knobs.confirm_epochs);
+	int i;
+
+	if (wanted <= 1)
+		return true;
+	for (i = 0; i < NEOTIER_SEEN_WAYS; i++) {
+		if (set[i].unit1 == unit + 1) {
+			entry = &set[i];
+			break;
+		}
+		if (!set[i].unit1 || (entry->unit1 && epoch - set[i].epoch > epoch - entry->epoch))
+			entry = &set[i];
+	}
+	if (entry->unit1 != unit + 1) {
+		entry->unit1 = unit + 1;
+		entry->times = 1;
+	} else if (epoch != entry->epoch) {
+		entry->times = epoch - entry->epoch <= NEOTIER_SEEN_GAP ? entry->times + 1 : 1;
+	}
+	entry->epoch = epoch;
+	if (entry->times < wanted)
+		return false;
+	entry->unit1 = 0;
+	return true;
+}
+
 /* The first PFN of the range that is not online on the range's node, or the end of the range. */
 static unsigned long neotier_range_online(struct neotier_device *dev, int *nid)
 {
@@ -168,9 +212,10 @@ int neotier_hotlist_init(struct neotier_device *dev)
 	err = neotier_ping_pong_init(dev);
 	if (err)
 		return err;
+	dev->seen = kvcalloc(NEOTIER_SEEN_WAYS << NEOTIER_SEEN_SETS_LOG2, sizeof(*dev->seen), GFP_KERNEL);
 	dev->hotlist.ring = kvcalloc(NEOTIER_PENDING, sizeof(*dev->hotlist.ring), GFP_KERNEL);
 	dev->hotlist.queued = vzalloc(BITS_TO_LONGS(dev->nr_pages) * sizeof(long));
-	if (!dev->hotlist.ring || !dev->hotlist.queued) {
+	if (!dev->seen || !dev->hotlist.ring || !dev->hotlist.queued) {
 		neotier_hotlist_free(dev);
 		return -ENOMEM;
 	}
@@ -181,9 +226,11 @@ void neotier_hotlist_free(struct neotier_device *dev)
 {
 	vfree(dev->hotlist.queued);
 	kvfree(dev->hotlist.ring);
+	kvfree(dev->seen);
 	kvfree(dev->ping_pong);
 	dev->hotlist.queued = NULL;
 	dev->hotlist.ring = NULL;
+	dev->seen = NULL;
 	dev->ping_pong = NULL;
 }
 
@@ -202,6 +249,11 @@ void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 no
 	trace_neotier_report(pfn, count);
 	if (__test_and_set_bit(unit, list->queued)) {
 		neotier_skip(dev, pfn, NEOTIER_SKIP_DUPLICATE);
+		return;
+	}
+	if (!neotier_confirmed(dev, unit, now_ns)) {
+		__clear_bit(unit, list->queued);
+		neotier_skip(dev, pfn, NEOTIER_SKIP_UNCONFIRMED);
 		return;
 	}
 	if (list->last - list->first == NEOTIER_PENDING) {

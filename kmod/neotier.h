@@ -39,6 +39,7 @@ struct neotier_knobs {
 	u32 decide_interval_ms;
 	u32 headroom_pages;
 	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
+	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
 	const struct neotier_policy *policy;
 };
@@ -103,6 +104,7 @@ struct neotier_hotlist {
 };
 
 struct neotier_ping_pong;
+struct neotier_seen;
 
 enum neotier_run_state {
 	NEOTIER_RUNNING,
@@ -137,6 +139,7 @@ struct neotier_device {
 	struct neotier_device_state snapshot;
 	struct neotier_hotlist hotlist;
 	struct neotier_ping_pong *ping_pong;
+	struct neotier_seen *seen; /* reports that wait for confirmation */
 	struct neotier_hot *batch;	/* NEOTIER_BATCH_MAX */
 	unsigned long *src, *dst;	/* NEOTIER_BATCH_MAX, as migrate_device_*() take them */
 	struct page **pool;		/* NEOTIER_BATCH_MAX */

@@ -24,7 +24,8 @@
 	X(QUOTA,       quota,       "had to wait for quota (once a report; moved later if it can be)") \
 	X(PLAN,        plan,        "had to wait: the policy's promote_max was used up (once a report; moved later if it can be)") \
 	X(OVERFLOW,    overflow,    "dropped: the list of waiting pages was full") \
-	X(EXPIRED,     expired,     "dropped: waited longer than a report says anything about")
+	X(EXPIRED,     expired,     "dropped: waited longer than a report says anything about") \
+	X(UNCONFIRMED, unconfirmed, "hot in fewer epochs than confirm_epochs so far: remembered, not queued")
 
 #define NEOTIER_SKIP_ENUM(NAME, name, text) NEOTIER_SKIP_##NAME,
 enum neotier_skip {

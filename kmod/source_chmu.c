@@ -23,6 +23,7 @@
 #define NEOTIER_VERSION_MAJOR (NEOPROF_ID_VERSION_RESET >> 8)
 #define NEOTIER_ANSWER_US 500000	/* for a reset of the largest tracker, with two orders of magnitude to spare */
 #define NEOTIER_UNIT_SHIFT 12
+#define NEOTIER_TRACK_READS 4	/* CFG0.TRACK */
 #define NEOTIER_BITMAP_UNIT (256ULL << 20)
 
 #define NEOTIER_GET(name, word) FIELD_GET(NEOPROF_##name##_MASK, (word))
@@ -293,7 +294,11 @@ static void neotier_default_conf(struct neotier_device *dev)
 	if (!neotier_source_epoch_valid(dev, conf->epoch_us))
 		conf->epoch_us = dev->caps.epoch_min_us;
 	conf->always_on = dev->caps.always_on;
-	conf->track = NEOPROF_CFG0_TRACK_RESET;
+	/*
+	 * Reads: where caches allocate on a write, each line that is written back has been read before, and the read comes
+	 * when the program wants the line while the write-back may come epochs later.
+	 */
+	conf->track = NEOTIER_TRACK_READS;
 }
 
 static void neotier_device_free(struct neotier_device *dev)

@@ -21,6 +21,7 @@ struct neotier_knobs neotier_knobs = {
 	.period_us = 5000,
 	.decide_interval_ms = 100,
 	.batch = 64,
+	.confirm_epochs = 2,
 };
 
 struct neotier_exclude __rcu *neotier_exclude;
@@ -99,6 +100,7 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(decide_interval_ms, 1, 60000, false),
 	NEOTIER_KNOB(headroom_pages, 0, INT_MAX, false),
 	NEOTIER_KNOB(batch, 1, NEOTIER_BATCH_MAX, false),
+	NEOTIER_KNOB(confirm_epochs, 1, 8, false),
 	NEOTIER_KNOB(p_start_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(p_min_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(p_max_ppm, 1, 1000000, true),

@@ -71,6 +71,7 @@ rw period_us 250 250 99 1000001 5ms
 rw decide_interval_ms 50 50 0 60001 x
 rw headroom_pages 4096 4096 2147483648 x
 rw batch 512 512 0 513
+rw confirm_epochs 8 8 0 9
 rw p_start_ppm 2000 2000 0 1000001
 rw p_min_ppm 10 10 0 1000001
 rw p_max_ppm 1000000 1000000 0 1000001

@@ -45,6 +45,10 @@ std::string_view to_string(Thp thp) {
   return "";
 }
 
+// On the command line rather than by sysfs later: a kernel that boots with huge pages on raises its free memory
+// watermarks for good, to a share of a small machine's DRAM that no server has.
+std::string kernel_arguments(Thp thp) { return fmt::format("transparent_hugepage={}", to_string(thp)); }
+
 std::span<const Policy> policies() { return kPolicies; }
 
 const Policy& find_policy(std::string_view name) {
@@ -56,10 +60,9 @@ const Policy& find_policy(std::string_view name) {
   throw std::runtime_error(fmt::format("unknown policy '{}'; known: {}", name, known));
 }
 
-std::vector<std::string> policy_settings(const Policy& policy, Thp thp, uint64_t memory_bytes,
+std::vector<std::string> policy_settings(const Policy& policy, uint64_t memory_bytes,
                                          const std::vector<std::string>& knobs) {
   std::vector<std::string> lines;
-  lines.push_back(fmt::format("set /sys/kernel/mm/transparent_hugepage/enabled {}", to_string(thp)));
   lines.push_back(fmt::format("set /sys/kernel/mm/numa/demotion_enabled {}", policy.demotion ? 1 : 0));
   if (policy.fast_scan) {
     const auto scaled = [&](uint64_t stock) { return std::max<uint64_t>(1, stock * memory_bytes / kReferenceBytes); };

@@ -29,9 +29,12 @@ std::span<const Policy> policies();
 // Throws std::runtime_error naming the known ones.
 const Policy& find_policy(std::string_view name);
 
+// What every policy has on the kernel's command line.
+std::string kernel_arguments(Thp thp);
+
 // "key value" lines of /neotier.conf that put the policy into force. `memory_bytes` is both tiers together; `knobs` are
 // KEY=VALUE of /sys/kernel/neotier, applied only where the module is loaded.
-std::vector<std::string> policy_settings(const Policy& policy, Thp thp, uint64_t memory_bytes,
+std::vector<std::string> policy_settings(const Policy& policy, uint64_t memory_bytes,
                                          const std::vector<std::string>& knobs);
 
 }  // namespace neotier::hil

@@ -63,8 +63,7 @@ std::string guest_config(const Installation&, const RunOptions& options, const P
                          const std::string& guest_program) {
   const uint64_t dram = policy.all_dram ? options.dram_bytes + options.cxl_bytes : options.dram_bytes;
   std::string text = fmt::format("dram_bytes {}\n", dram);
-  for (const std::string& line :
-       policy_settings(policy, options.thp, options.dram_bytes + options.cxl_bytes, options.knobs)) {
+  for (const std::string& line : policy_settings(policy, options.dram_bytes + options.cxl_bytes, options.knobs)) {
     text += line + "\n";
   }
   if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
@@ -166,8 +165,8 @@ std::vector<std::string> qemu_command(const Installation& installation, const Ru
           (directory / "initramfs.cpio").string(),
           "-append",
           "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off "
-          "random.trust_bootloader=off "
-          "swiotlb=noforce mitigations=off iomem=relaxed",
+          "random.trust_bootloader=off swiotlb=noforce mitigations=off iomem=relaxed " +
+              kernel_arguments(options.thp),
           "-plugin",
           plugin};
 }
