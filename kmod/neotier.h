@@ -186,10 +186,11 @@ void neotier_source_apply(struct neotier_device *dev, bool count);
 /**
  * neotier_source_drain() - move what the device reported to dev->entries
  * @dev: device
+ * @max: at most this many
  *
  * Return: number of entries, or -EIO when the device's TAIL is out of range; then nothing was read.
  */
-int neotier_source_drain(struct neotier_device *dev);
+int neotier_source_drain(struct neotier_device *dev, unsigned int max);
 
 /**
  * neotier_source_snapshot() - latch and read the device's counters
@@ -245,9 +246,14 @@ void neotier_hotlist_clear(struct neotier_device *dev);
  */
 void neotier_hotlist_wait(struct neotier_device *dev, enum neotier_skip reason);
 
+static inline u32 neotier_hotlist_waiting(const struct neotier_device *dev)
+{
+	return dev->hotlist.last - dev->hotlist.first;
+}
+
 static inline bool neotier_hotlist_empty(const struct neotier_device *dev)
 {
-	return dev->hotlist.first == dev->hotlist.last;
+	return !neotier_hotlist_waiting(dev);
 }
 
 static inline unsigned long neotier_hot_pfn(const struct neotier_device *dev, const struct neotier_hot *hot)

@@ -14,6 +14,14 @@
 /* While kswapd makes room: short enough to use each bit of it at once, doubled up to the period when none comes. */
 #define NEOTIER_ROOM_WAIT_US 100U
 
+/*
+ * Each report is an uncached read, about as dear as a tenth of a promotion. While this many pages wait, more reports could
+ * only make them wait longer: they stay in the device's ring, and what does not fit there is reported again next epoch.
+ */
+#define NEOTIER_ENOUGH 1024U
+/* At most this many reads before the thread looks at anything else: under a millisecond. */
+#define NEOTIER_DRAIN_MAX 1024U
+
 enum neotier_next {
 	NEOTIER_AGAIN,		/* more to do at once */
 	NEOTIER_SLEEP,		/* until the next period */
@@ -22,7 +30,11 @@ enum neotier_next {
 
 static void neotier_drain(struct neotier_device *dev, u64 now)
 {
-	int nr = neotier_source_drain(dev), i;
+	int nr, i;
+
+	if (neotier_hotlist_waiting(dev) >= NEOTIER_ENOUGH)
+		return;
+	nr = neotier_source_drain(dev, NEOTIER_DRAIN_MAX);
 
 	if (nr < 0) {
 		dev_err(&dev->pdev->dev, "hotlist TAIL out of range: device taken out of service; unbind and bind it to try again\n");

@@ -237,17 +237,17 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 	}
 }
 
-int neotier_source_drain(struct neotier_device *dev)
+int neotier_source_drain(struct neotier_device *dev, unsigned int max)
 {
 	u32 tail = NEOTIER_GET(RING_TAIL, neotier_read(dev, NEOPROF_RING_OFFSET));
 	u32 head = dev->head;
-	int nr = 0;
+	unsigned int nr = 0;
 
 	if (tail >= dev->caps.hotlist_size)
 		return -EIO;
 	if (head == tail)
 		return 0;
-	while (head != tail) {
+	while (head != tail && nr < max) {
 		dev->entries[nr++] = neotier_read(dev, dev->caps.hotlist_offset + head * NEOPROF_HOTLIST_STRIDE);
 		if (++head == dev->caps.hotlist_size)
 			head = 0;
