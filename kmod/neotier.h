@@ -134,6 +134,8 @@ struct neotier_device {
 
 	/* private: the thread's */
 	u32 head;
+	u64 drain_epoch_ns;	/* when the present drain_left began */
+	u32 drain_left;		/* reports that may still be read in this epoch */
 	u64 *entries;		/* copy of a drain, hotlist_size words */
 	u64 cfg0, cfg1, decay;	/* as last written */
 	struct neotier_device_state snapshot;
@@ -191,6 +193,14 @@ void neotier_source_apply(struct neotier_device *dev, bool count);
  * Return: number of entries, or -EIO when the device's TAIL is out of range; then nothing was read.
  */
 int neotier_source_drain(struct neotier_device *dev, unsigned int max);
+
+/**
+ * neotier_source_discard() - throw away what the device reported
+ * @dev: device
+ *
+ * Return: number of entries; 0 when the device's TAIL is out of range, which the next drain will say.
+ */
+unsigned int neotier_source_discard(struct neotier_device *dev);
 
 /**
  * neotier_source_snapshot() - latch and read the device's counters

@@ -16,11 +16,10 @@
 
 /*
  * Each report is an uncached read, about as dear as a tenth of a promotion. While this many pages wait, more reports could
- * only make them wait longer: they stay in the device's ring, and what does not fit there is reported again next epoch.
+ * only make them wait longer. In each epoch the first reports are of different pages, later ones more and more of the same:
+ * after half a ring the rest is left, and thrown away unread when the next epoch begins.
  */
-#define NEOTIER_ENOUGH 1024U
-/* At most this many reads before the thread looks at anything else: under a millisecond. */
-#define NEOTIER_DRAIN_MAX 1024U
+#define NEOTIER_ENOUGH 512U
 
 enum neotier_next {
 	NEOTIER_AGAIN,		/* more to do at once */
@@ -32,9 +31,15 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 {
 	int nr, i;
 
-	if (neotier_hotlist_waiting(dev) >= NEOTIER_ENOUGH)
+	if (now - dev->drain_epoch_ns >= READ_ONCE(dev->conf.epoch_us) * NSEC_PER_USEC) {
+		if (!dev->drain_left)
+			neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, neotier_source_discard(dev));
+		dev->drain_epoch_ns = now;
+		dev->drain_left = dev->caps.hotlist_size / 2;
+	}
+	if (neotier_hotlist_waiting(dev) >= NEOTIER_ENOUGH || !dev->drain_left)
 		return;
-	nr = neotier_source_drain(dev, NEOTIER_DRAIN_MAX);
+	nr = neotier_source_drain(dev, dev->drain_left);
 
 	if (nr < 0) {
 		dev_err(&dev->pdev->dev, "hotlist TAIL out of range: device taken out of service; unbind and bind it to try again\n");
@@ -44,6 +49,7 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 		neotier_hotlist_clear(dev);
 		return;
 	}
+	dev->drain_left -= nr;
 	neotier_stat_add(dev, NEOTIER_STAT_DRAINED, nr);
 	/* 16 bits of count, 48 of unit: NEOPROF_HOTLIST in neoprof_regs.h, decoded here to keep the copy loop short. */
 	for (i = 0; i < nr; i++)

@@ -258,6 +258,18 @@ int neotier_source_drain(struct neotier_device *dev, unsigned int max)
 	return nr;
 }
 
+unsigned int neotier_source_discard(struct neotier_device *dev)
+{
+	u32 tail = NEOTIER_GET(RING_TAIL, neotier_read(dev, NEOPROF_RING_OFFSET));
+	u32 head = dev->head;
+
+	if (tail >= dev->caps.hotlist_size || head == tail)
+		return 0;
+	dev->head = tail;
+	writew(tail, dev->regs + NEOPROF_RING_OFFSET);
+	return (tail + dev->caps.hotlist_size - head) % dev->caps.hotlist_size;
+}
+
 void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
 {
 	u64 word;

@@ -12,6 +12,7 @@
 
 #define NEOTIER_COUNTERS(X) \
 	X(DRAINED,         drained,         "hotlist entries taken from the device") \
+	X(DISCARDED,       discarded,       "hotlist entries thrown away unread: more in an epoch than can be used") \
 	X(TRIED,           tried,           "pages handed to migration") \
 	X(PROMOTED,        promoted,        "pages moved to the target node") \
 	X(PROMOTE_FAILED,  promote_failed,  "pages tried and not moved: tried - promoted") \

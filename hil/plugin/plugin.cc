@@ -124,7 +124,10 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   }
 
   // DeviceSink
-  void request(uint64_t dpa, bool is_write) override { device_->access(dpa, is_write); }
+  // A device that is not enabled ignores requests and time: clocking it could change nothing.
+  void request(uint64_t dpa, bool is_write) override {
+    if (device_enabled_) device_->access(dpa, is_write);
+  }
 
   // RingObserver
   void on_ring_entry(uint32_t index, uint64_t entry) override {
@@ -150,7 +153,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   // Device time follows guest time: instructions x 2^shift ns.
   void tick(uint64_t n) {
     while (n >= next_tick_) {
-      device_->tick();
+      if (device_enabled_) device_->tick();
       next_tick_ += kTickNs >> options_.shift;
       ++ticks_;
     }
@@ -198,7 +201,9 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
     device_->drain();
     uint64_t ring = device_->ring();
     if (options_.fault == Fault::kTail && ring != 0) ring |= uint64_t{0xffff} << 16;
-    store64(NEOPROF_STATUS_OFFSET, device_->status());
+    const uint64_t status = device_->status();
+    device_enabled_ = (status & NEOPROF_STATUS_ENABLED_MASK) != 0;
+    store64(NEOPROF_STATUS_OFFSET, status);
     store64(NEOPROF_RING_OFFSET, ring);
   }
 
@@ -246,6 +251,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   uint64_t bar_address_ = UINT64_MAX - NEOTIER_BAR_BYTES;
   uint64_t next_tick_ = 0;
   uint64_t ticks_ = 0;
+  bool device_enabled_ = false;
   uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
 };
 

@@ -287,9 +287,13 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--shift", a.shift, "guest ns an instruction = 2^SHIFT; default: calibrated on policy none")
       ->check(CLI::Range(0, 10));
   command.add_option("--roi-after", a.run.roi_after, "measure from the moment TEXT appears on the program's output");
-  command.add_option("--model", a.model, "NAME=VALUE of the timing model (see `neotier hil params`)");
-  command.add_option("--knob", a.run.knobs, "KEY=VALUE of /sys/kernel/neotier, where the module is loaded");
-  command.add_option("--file", a.files, "HOST:/GUEST, a file to take along");
+  command.add_option("--model", a.model, "NAME=VALUE of the timing model (see `neotier hil params`)")
+      ->allow_extra_args(false);
+  command.add_option("--knob", a.run.knobs, "KEY=VALUE of /sys/kernel/neotier, where the module is loaded")
+      ->allow_extra_args(false);
+  command.add_option("--sysctl", a.run.sysctls, "NAME=VALUE, a sysctl of the guest, under every policy")
+      ->allow_extra_args(false);
+  command.add_option("--file", a.files, "HOST:/GUEST, a file to take along")->allow_extra_args(false);
   command.add_option("--timeout", a.run.timeout_s, "seconds of this machine after which a run is given up")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1000000u));

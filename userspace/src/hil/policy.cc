@@ -11,6 +11,11 @@ namespace neotier::hil {
 
 namespace {
 
+// Distance between the watermarks at which kswapd starts and stops to demote, in 1/10000 of a node. Administrators of
+// tiered memory raise it from 10, so that promotion does not wait for each page (NeoMem's artifact: 200 for its PTE
+// scan).
+constexpr int kTieringWatermarkScale = 100;
+
 constexpr std::array<Policy, 6> kPolicies = {{
     {.name = "all-dram", .text = "bound: DRAM as large as both tiers", .all_dram = true},
     {.name = "none", .text = "first touch, no migration"},
@@ -22,8 +27,13 @@ constexpr std::array<Policy, 6> kPolicies = {{
      .text = "the same with scan delay, period and hot threshold scaled to the memory size",
      .numa_balancing = 2,
      .demotion = true,
-     .fast_scan = true},
-    {.name = "neotier", .text = "NeoProf and neotier.ko, kernel demotion", .module = true, .demotion = true},
+     .fast_scan = true,
+     .watermark_scale_factor = kTieringWatermarkScale},
+    {.name = "neotier",
+     .text = "NeoProf and neotier.ko, kernel demotion",
+     .module = true,
+     .demotion = true,
+     .watermark_scale_factor = kTieringWatermarkScale},
     {.name = "ideal", .text = "bound: `none` with the marked hot set charged DRAM latency", .ideal = true},
 }};
 
@@ -64,6 +74,9 @@ std::vector<std::string> policy_settings(const Policy& policy, uint64_t memory_b
                                          const std::vector<std::string>& knobs) {
   std::vector<std::string> lines;
   lines.push_back(fmt::format("set /sys/kernel/mm/numa/demotion_enabled {}", policy.demotion ? 1 : 0));
+  if (policy.watermark_scale_factor != 0) {
+    lines.push_back(sysctl_setting(fmt::format("vm.watermark_scale_factor={}", policy.watermark_scale_factor)));
+  }
   if (policy.fast_scan) {
     const auto scaled = [&](uint64_t stock) { return std::max<uint64_t>(1, stock * memory_bytes / kReferenceBytes); };
     const std::string_view at = "/sys/kernel/debug/sched/numa_balancing";
@@ -86,6 +99,17 @@ std::vector<std::string> policy_settings(const Policy& policy, uint64_t memory_b
     lines.push_back("stats /sys/kernel/neotier/stats");
   }
   return lines;
+}
+
+std::string sysctl_setting(const std::string& sysctl) {
+  const size_t equals = sysctl.find('=');
+  if (equals == std::string::npos || equals == 0 || sysctl.find("..") != std::string::npos) {
+    throw std::runtime_error(
+        fmt::format("--sysctl '{}': expected NAME=VALUE, for example vm.watermark_scale_factor=100", sysctl));
+  }
+  std::string path = sysctl.substr(0, equals);
+  std::replace(path.begin(), path.end(), '.', '/');
+  return fmt::format("set /proc/sys/{} {}", path, sysctl.substr(equals + 1));
 }
 
 }  // namespace neotier::hil

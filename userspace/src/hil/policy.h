@@ -22,7 +22,8 @@ struct Policy {
   bool all_dram = false;  // DRAM as large as both tiers
   int numa_balancing = 0;
   bool demotion = false;
-  bool fast_scan = false;  // numab-fast
+  bool fast_scan = false;          // numab-fast
+  int watermark_scale_factor = 0;  // 0: the kernel's own
 };
 
 std::span<const Policy> policies();
@@ -36,5 +37,8 @@ std::string kernel_arguments(Thp thp);
 // KEY=VALUE of /sys/kernel/neotier, applied only where the module is loaded.
 std::vector<std::string> policy_settings(const Policy& policy, uint64_t memory_bytes,
                                          const std::vector<std::string>& knobs);
+
+// The same for NAME=VALUE of a sysctl, for example vm.swappiness=10.
+std::string sysctl_setting(const std::string& sysctl);
 
 }  // namespace neotier::hil

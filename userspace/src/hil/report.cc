@@ -104,6 +104,7 @@ Json to_json(const RunResult& run) {
   for (const ParamInfo& info : param_table()) params[std::string(info.name)] = run.options.params.*info.field;
   json["params"] = params;
   if (!run.options.knobs.empty()) json["knobs"] = run.options.knobs;
+  if (!run.options.sysctls.empty()) json["sysctls"] = run.options.sysctls;
   json["phases"] = Json::array();
   json["windows"] = Json::array();
   for (const Mark& mark : run.marks) {

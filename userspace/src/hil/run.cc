@@ -66,6 +66,7 @@ std::string guest_config(const Installation&, const RunOptions& options, const P
   for (const std::string& line : policy_settings(policy, options.dram_bytes + options.cxl_bytes, options.knobs)) {
     text += line + "\n";
   }
+  for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
   if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
   text += "env PATH=/bin:/usr/bin:/sbin:/usr/sbin\nenv HOME=/tmp\nenv TERM=dumb\n";
   text += fmt::format("env NEOTIER_SEED={}\n", options.seed);

@@ -34,7 +34,8 @@ struct RunOptions {
   std::optional<uint32_t> shift;  // guest ns an instruction = 2^shift; unset: calibrated on `none`
   std::string roi_after;
   Params params = default_params();
-  std::vector<std::string> knobs;                          // KEY=VALUE of /sys/kernel/neotier
+  std::vector<std::string> knobs;    // KEY=VALUE of /sys/kernel/neotier
+  std::vector<std::string> sysctls;  // NAME=VALUE, for every policy, after the policy's own settings
   std::vector<std::pair<std::string, std::string>> files;  // host file, guest path
   std::string device = "rtl", fault = "none";
   uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures
