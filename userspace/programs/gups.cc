@@ -103,6 +103,8 @@ int main(int argc, char** argv) {
   for (uint32_t i = 0; i < 2 * hot_pages; ++i) std::swap(order[i], order[i + gups.random.below(gups.pages - i)]);
   gups.hot.assign(order.begin(), order.begin() + hot_pages);
   gups.mark_hot();
+  std::printf("gups: table of %llu MiB filled\n", static_cast<unsigned long long>(table_mib));
+  std::fflush(stdout);
   neotier_mark_phase(&gups.marker, "updates");
 
   const uint64_t jump = jump_at < 1 ? static_cast<uint64_t>(jump_at * static_cast<double>(windows)) : windows;
