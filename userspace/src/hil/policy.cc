@@ -37,8 +37,9 @@ constexpr std::array<Policy, 6> kPolicies = {{
     {.name = "ideal", .text = "bound: `none` with the marked hot set charged DRAM latency", .ideal = true},
 }};
 
-// A stock kernel scans 256 MiB a second at most. On a server of this size one pass takes a little over two minutes; the
-// scaled settings make a pass over the small machine's memory take the same share of its scan periods.
+// A stock kernel's scan delay and longest period suit a server of about this size, where a pass over memory at 256 MiB
+// a second takes two minutes; here they shrink with the memory. The shortest period and the hot threshold do not shrink
+// as far: the best of four settings tried on GUPS (docs/decisions/0004).
 constexpr uint64_t kReferenceBytes = 32ull << 30;
 
 }  // namespace
@@ -81,9 +82,9 @@ std::vector<std::string> policy_settings(const Policy& policy, uint64_t memory_b
     const auto scaled = [&](uint64_t stock) { return std::max<uint64_t>(1, stock * memory_bytes / kReferenceBytes); };
     const std::string_view at = "/sys/kernel/debug/sched/numa_balancing";
     lines.push_back(fmt::format("set {}/scan_delay_ms {}", at, scaled(1000)));
-    lines.push_back(fmt::format("set {}/scan_period_min_ms {}", at, scaled(1000)));
     lines.push_back(fmt::format("set {}/scan_period_max_ms {}", at, scaled(60000)));
-    lines.push_back(fmt::format("set {}/hot_threshold_ms {}", at, scaled(1000)));
+    lines.push_back(fmt::format("set {}/scan_period_min_ms {}", at, scaled(10 * 1000)));
+    lines.push_back(fmt::format("set {}/hot_threshold_ms {}", at, scaled(5 * 1000)));
   }
   lines.push_back(fmt::format("set /proc/sys/kernel/numa_balancing {}", policy.numa_balancing));
   if (policy.module) {
