@@ -67,7 +67,7 @@ nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0
 	-kernel "$kernel" -initrd "$work/initrd" \
 	-append "console=ttyS0 quiet panic=-1 nokaslr swiotlb=noforce iomem=relaxed" ${EXTRA:-} &
 qemu=$!
-trap 'kill $qemu 2>/dev/null; rm -rf "$work"' EXIT
+trap 'kill $qemu 2>/dev/null || true; rm -rf "$work"' EXIT
 wait $qemu || true
 sed 's/\r$//' "$work/console"
 ! grep -qE '^not ok|^== exit [1-9]|Kernel panic' "$work/console" && grep -q '^== exit' "$work/console"
