@@ -71,9 +71,11 @@ const Policy& find_policy(std::string_view name) {
   throw std::runtime_error(fmt::format("unknown policy '{}'; known: {}", name, known));
 }
 
-std::vector<std::string> policy_settings(const Policy& policy, uint64_t memory_bytes,
+std::vector<std::string> policy_settings(const Policy& policy, Thp thp, uint64_t memory_bytes,
                                          const std::vector<std::string>& knobs) {
   std::vector<std::string> lines;
+  // Again, because a kernel with less than 512 MiB ignores its command line in this.
+  lines.push_back(fmt::format("set /sys/kernel/mm/transparent_hugepage/enabled {}", to_string(thp)));
   lines.push_back(fmt::format("set /sys/kernel/mm/numa/demotion_enabled {}", policy.demotion ? 1 : 0));
   if (policy.watermark_scale_factor != 0) {
     lines.push_back(sysctl_setting(fmt::format("vm.watermark_scale_factor={}", policy.watermark_scale_factor)));

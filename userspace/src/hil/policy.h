@@ -35,7 +35,7 @@ std::string kernel_arguments(Thp thp);
 
 // "key value" lines of /neotier.conf that put the policy into force. `memory_bytes` is both tiers together; `knobs` are
 // KEY=VALUE of /sys/kernel/neotier, applied only where the module is loaded.
-std::vector<std::string> policy_settings(const Policy& policy, uint64_t memory_bytes,
+std::vector<std::string> policy_settings(const Policy& policy, Thp thp, uint64_t memory_bytes,
                                          const std::vector<std::string>& knobs);
 
 // The same for NAME=VALUE of a sysctl, for example vm.swappiness=10.

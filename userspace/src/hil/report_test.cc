@@ -73,21 +73,21 @@ TEST(Policy, SettingsAreWhatTheNameSays) {
     }
     return false;
   };
-  const auto none = policy_settings(find_policy("none"), 1 << 30, {"quota_mb_per_s=5"});
+  const auto none = policy_settings(find_policy("none"), Thp::kNever, 1 << 30, {"quota_mb_per_s=5"});
   EXPECT_TRUE(has(none, "numa_balancing 0"));
   EXPECT_TRUE(has(none, "demotion_enabled 0"));
   EXPECT_FALSE(has(none, "module"));
   EXPECT_FALSE(has(none, "quota"));
-  const auto ours = policy_settings(find_policy("neotier"), 1 << 30, {"quota_mb_per_s=5"});
+  const auto ours = policy_settings(find_policy("neotier"), Thp::kNever, 1 << 30, {"quota_mb_per_s=5"});
   EXPECT_TRUE(has(ours, "numa_balancing 0"));
   EXPECT_TRUE(has(ours, "demotion_enabled 1"));
   EXPECT_TRUE(has(ours, "late /sys/kernel/neotier/quota_mb_per_s 5"));
   EXPECT_EQ(kernel_arguments(Thp::kAlways), "transparent_hugepage=always");
-  const auto stock = policy_settings(find_policy("numab"), 1 << 30, {});
+  const auto stock = policy_settings(find_policy("numab"), Thp::kNever, 1 << 30, {});
   EXPECT_TRUE(has(stock, "numa_balancing 2"));
   EXPECT_FALSE(has(stock, "scan_period"));
-  EXPECT_TRUE(has(policy_settings(find_policy("numab-fast"), 1 << 30, {}), "scan_period_min_ms"));
-  EXPECT_THROW(policy_settings(find_policy("neotier"), 1 << 30, {"../x=1"}), std::runtime_error);
+  EXPECT_TRUE(has(policy_settings(find_policy("numab-fast"), Thp::kNever, 1 << 30, {}), "scan_period_min_ms"));
+  EXPECT_THROW(policy_settings(find_policy("neotier"), Thp::kNever, 1 << 30, {"../x=1"}), std::runtime_error);
 }
 
 TEST(Size, ReadsWhatPeopleWrite) {

@@ -63,7 +63,8 @@ std::string guest_config(const Installation&, const RunOptions& options, const P
                          const std::string& guest_program) {
   const uint64_t dram = policy.all_dram ? options.dram_bytes + options.cxl_bytes : options.dram_bytes;
   std::string text = fmt::format("dram_bytes {}\n", dram);
-  for (const std::string& line : policy_settings(policy, options.dram_bytes + options.cxl_bytes, options.knobs)) {
+  for (const std::string& line :
+       policy_settings(policy, options.thp, options.dram_bytes + options.cxl_bytes, options.knobs)) {
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
