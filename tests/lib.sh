@@ -17,6 +17,13 @@ not_ok() {
   for line in "$@"; do printf '%s\n' "$line" | sed 's/^/# /'; done
 }
 
+# check NAME COMMAND...: passes when the command does; run it as: check "two is two" [ 2 = 2 ]
+check() {
+  local name=$1
+  shift
+  if "$@"; then ok "$name"; else not_ok "$name" "$*"; fi
+}
+
 # one_line_error NAME TEXT COMMAND...: fails with one line on standard error that contains TEXT
 one_line_error() {
   local name=$1 text=$2 error status=0

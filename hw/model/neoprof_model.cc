@@ -52,9 +52,9 @@ uint64_t merge(uint64_t old, uint64_t data, uint8_t strobe, uint64_t writable) {
   return old;
 }
 
-constexpr uint64_t kCfg0Writable =
-    NEOPROF_CFG0_TRACK_MASK | NEOPROF_CFG0_RANDOM_DS_MASK | NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK |
-    NEOPROF_CFG0_FILL_IRQ_EN_MASK | NEOPROF_CFG0_ENABLE_MASK | NEOPROF_CFG0_THRESHOLD_MASK;
+constexpr uint64_t kCfg0Writable = NEOPROF_CFG0_TRACK_MASK | NEOPROF_CFG0_RANDOM_DS_MASK |
+                                   NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK | NEOPROF_CFG0_FILL_IRQ_EN_MASK |
+                                   NEOPROF_CFG0_ENABLE_MASK | NEOPROF_CFG0_THRESHOLD_MASK;
 
 bool power_of_two(uint32_t n) { return std::has_single_bit(n); }
 
@@ -418,43 +418,75 @@ uint64_t Model::read(uint32_t offset) {
   }
   const auto reg = [&]() -> uint64_t {
     switch (aligned) {
-      case NEOPROF_COMMON_CAP0_OFFSET: return NEOPROF_COMMON_CAP0_INIT;
-      case NEOPROF_COMMON_CAP1_OFFSET: return NEOPROF_COMMON_CAP1_INIT;
-      case NEOPROF_CAP0_OFFSET: return NEOPROF_CAP0_INIT;
-      case NEOPROF_CAP1_OFFSET: return NEOPROF_CAP1_INIT;
-      case NEOPROF_CAP2_OFFSET: return NEOPROF_CAP2_INIT;
-      case NEOPROF_CAP3_OFFSET: return NEOPROF_CAP3_INIT;
-      case NEOPROF_CFG0_OFFSET: return cfg0_;
-      case NEOPROF_CFG1_OFFSET: return cfg1_;
-      case NEOPROF_CFG2_OFFSET: return cfg2_;
-      case NEOPROF_STATUS_OFFSET: return status();
-      case NEOPROF_RING_OFFSET: return ring();
-      case NEOPROF_ID_OFFSET: return NEOPROF_ID_INIT;
+      case NEOPROF_COMMON_CAP0_OFFSET:
+        return NEOPROF_COMMON_CAP0_INIT;
+      case NEOPROF_COMMON_CAP1_OFFSET:
+        return NEOPROF_COMMON_CAP1_INIT;
+      case NEOPROF_CAP0_OFFSET:
+        return NEOPROF_CAP0_INIT;
+      case NEOPROF_CAP1_OFFSET:
+        return NEOPROF_CAP1_INIT;
+      case NEOPROF_CAP2_OFFSET:
+        return NEOPROF_CAP2_INIT;
+      case NEOPROF_CAP3_OFFSET:
+        return NEOPROF_CAP3_INIT;
+      case NEOPROF_CFG0_OFFSET:
+        return cfg0_;
+      case NEOPROF_CFG1_OFFSET:
+        return cfg1_;
+      case NEOPROF_CFG2_OFFSET:
+        return cfg2_;
+      case NEOPROF_STATUS_OFFSET:
+        return status();
+      case NEOPROF_RING_OFFSET:
+        return ring();
+      case NEOPROF_ID_OFFSET:
+        return NEOPROF_ID_INIT;
       case NEOPROF_TRACKER_OFFSET:
         return NEOPROF_TRACKER_KIND_RESET | uint64_t{params_.rows} << NEOPROF_TRACKER_ROWS_SHIFT |
                uint64_t{params_.log2_width} << NEOPROF_TRACKER_LOG2_WIDTH_SHIFT |
                uint64_t{params_.counter_bits} << NEOPROF_TRACKER_COUNTER_BITS_SHIFT |
                uint64_t{params_.hot_entries} << NEOPROF_TRACKER_CANDIDATES_SHIFT;
-      case NEOPROF_HPA_BASE_OFFSET: return straps_.hpa_base;
-      case NEOPROF_HPA_SIZE_OFFSET: return straps_.hpa_size;
-      case NEOPROF_PEAK_OFFSET: return straps_.peak_lines_per_tick;
-      case NEOPROF_DECAY_OFFSET: return decay_;
-      case NEOPROF_TICKS_OFFSET: return snapshot_.ticks;
-      case NEOPROF_EPOCHS_OFFSET: return snapshot_.epochs;
-      case NEOPROF_READS_OFFSET: return snapshot_.reads;
-      case NEOPROF_WRITES_OFFSET: return snapshot_.writes;
-      case NEOPROF_TRACKED_OFFSET: return snapshot_.tracked;
-      case NEOPROF_FILTERED_OFFSET: return snapshot_.filtered;
-      case NEOPROF_SAMPLED_OUT_OFFSET: return snapshot_.sampled_out;
-      case NEOPROF_REPORTED_OFFSET: return snapshot_.reported;
-      case NEOPROF_LOST_TAP_OFFSET: return snapshot_.lost_tap;
-      case NEOPROF_LOST_RING_OFFSET: return snapshot_.lost_ring;
-      case NEOPROF_LOST_CANDIDATES_OFFSET: return snapshot_.lost_candidates;
-      case NEOPROF_SATURATED_OFFSET: return snapshot_.saturated;
-      case NEOPROF_OCCUPANCY_OFFSET: return snapshot_.occupancy;
-      case NEOPROF_ERROR_OFFSET: return snapshot_.error;
-      case NEOPROF_HOT_OFFSET: return snapshot_.hot;
-      default: break;
+      case NEOPROF_HPA_BASE_OFFSET:
+        return straps_.hpa_base;
+      case NEOPROF_HPA_SIZE_OFFSET:
+        return straps_.hpa_size;
+      case NEOPROF_PEAK_OFFSET:
+        return straps_.peak_lines_per_tick;
+      case NEOPROF_DECAY_OFFSET:
+        return decay_;
+      case NEOPROF_TICKS_OFFSET:
+        return snapshot_.ticks;
+      case NEOPROF_EPOCHS_OFFSET:
+        return snapshot_.epochs;
+      case NEOPROF_READS_OFFSET:
+        return snapshot_.reads;
+      case NEOPROF_WRITES_OFFSET:
+        return snapshot_.writes;
+      case NEOPROF_TRACKED_OFFSET:
+        return snapshot_.tracked;
+      case NEOPROF_FILTERED_OFFSET:
+        return snapshot_.filtered;
+      case NEOPROF_SAMPLED_OUT_OFFSET:
+        return snapshot_.sampled_out;
+      case NEOPROF_REPORTED_OFFSET:
+        return snapshot_.reported;
+      case NEOPROF_LOST_TAP_OFFSET:
+        return snapshot_.lost_tap;
+      case NEOPROF_LOST_RING_OFFSET:
+        return snapshot_.lost_ring;
+      case NEOPROF_LOST_CANDIDATES_OFFSET:
+        return snapshot_.lost_candidates;
+      case NEOPROF_SATURATED_OFFSET:
+        return snapshot_.saturated;
+      case NEOPROF_OCCUPANCY_OFFSET:
+        return snapshot_.occupancy;
+      case NEOPROF_ERROR_OFFSET:
+        return snapshot_.error;
+      case NEOPROF_HOT_OFFSET:
+        return snapshot_.hot;
+      default:
+        break;
     }
     if (aligned >= NEOPROF_BITMAP_OFFSET && aligned < NEOPROF_BITMAP_OFFSET + 8 * NEOPROF_BITMAP_COUNT) {
       return bitmap_[(aligned - NEOPROF_BITMAP_OFFSET) / 8];
@@ -485,7 +517,8 @@ uint64_t Model::ring() const {
 }
 
 bool Model::irq() const {
-  return (overflow_ && (cfg0_ & NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK)) || (fill_ && (cfg0_ & NEOPROF_CFG0_FILL_IRQ_EN_MASK));
+  return (overflow_ && (cfg0_ & NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK)) ||
+         (fill_ && (cfg0_ & NEOPROF_CFG0_FILL_IRQ_EN_MASK));
 }
 
 std::unique_ptr<Device> make_model_device(const Straps& straps) {

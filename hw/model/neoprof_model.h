@@ -27,13 +27,13 @@ namespace neoprof {
 // The RTL's parameters, same names and defaults. All counts but `rows` and `channels` that are sizes of memories are
 // powers of two.
 struct ModelParams {
-  uint32_t channels = 1;       // 1 to 8
-  uint32_t rows = 2;           // 1 to 8
-  uint32_t log2_width = 19;    // counters in a row, log2; 6 to 24
-  uint32_t counter_bits = 16;  // 2 to 16
-  uint32_t hot_entries = 4096; // units the hot filter holds; at least 8
-  uint32_t tap_depth = 8192;   // requests a channel's queue holds; at least 2
-  uint32_t tag_bits = 8;       // of the RTL's epoch tag; here it only sets how long the scrubber works; 2 to 16
+  uint32_t channels = 1;        // 1 to 8
+  uint32_t rows = 2;            // 1 to 8
+  uint32_t log2_width = 19;     // counters in a row, log2; 6 to 24
+  uint32_t counter_bits = 16;   // 2 to 16
+  uint32_t hot_entries = 4096;  // units the hot filter holds; at least 8
+  uint32_t tap_depth = 8192;    // requests a channel's queue holds; at least 2
+  uint32_t tag_bits = 8;        // of the RTL's epoch tag; here it only sets how long the scrubber works; 2 to 16
 };
 
 // One channel's request port in one clock.
@@ -116,8 +116,8 @@ class Model final : public Device {
 
   // Time, in clocks.
   uint64_t now_ = 0;
-  uint64_t serves_from_ = 0;     // the queue is served from this clock on; before it an epoch's end or reset is going on
-  uint64_t pipe_empty_from_ = 0; // no request is in flight from this clock on
+  uint64_t serves_from_ = 0;  // the queue is served from this clock on; before it an epoch's end or reset is going on
+  uint64_t pipe_empty_from_ = 0;  // no request is in flight from this clock on
 
   // Configuration as written.
   uint64_t cfg0_, cfg1_, cfg2_, decay_ = 0;
@@ -130,7 +130,7 @@ class Model final : public Device {
 
   std::vector<std::vector<Counter>> rows_;
   uint64_t faded_ = 0;
-  uint64_t mass_ = 0;            // what the counters of a row add up to
+  uint64_t mass_ = 0;  // what the counters of a row add up to
   uint64_t epoch_updates_ = 0;
   uint64_t epoch_units_ = 0;
   std::array<uint32_t, kBins> entered_{}, left_{};

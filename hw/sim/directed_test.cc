@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
 // What docs/registers.md promises, one promise a test, each on the Verilated RTL and on the model. The parameter set is
-// "mid": pages 0 to 999 have no collisions that matter here, because the expected estimate of each is checked or forced.
+// "mid": pages 0 to 999 have no collisions that matter here, because the expected estimate of each is checked or
+// forced.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -36,8 +37,7 @@ class Directed : public testing::TestWithParam<std::string> {
   void configure(uint64_t threshold, bool always_on, uint64_t flags = 0) {
     write(NEOPROF_CFG1_OFFSET, 12 | uint64_t{always_on} << NEOPROF_CFG1_MODE_SHIFT |
                                    1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT | 1ULL << NEOPROF_CFG1_EPOCH_MULT_SHIFT);
-    write(NEOPROF_CFG0_OFFSET,
-          6 | flags | NEOPROF_CFG0_ENABLE_MASK | threshold << NEOPROF_CFG0_THRESHOLD_SHIFT);
+    write(NEOPROF_CFG0_OFFSET, 6 | flags | NEOPROF_CFG0_ENABLE_MASK | threshold << NEOPROF_CFG0_THRESHOLD_SHIFT);
   }
   void threshold(uint64_t value) { write(NEOPROF_CFG0_OFFSET, value << 32, 0xf0); }
 
@@ -96,7 +96,8 @@ TEST_P(Directed, ResetValuesAndIdentity) {
 }
 
 TEST_P(Directed, UnmappedReadsZeroAndIgnoresWrites) {
-  for (uint32_t offset : {0x30U, 0x48U, 0x68U, 0x80U, 0x80b0U, 0x8ff8U, 0x9038U, 0x90b8U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
+  for (uint32_t offset :
+       {0x30U, 0x48U, 0x68U, 0x80U, 0x80b0U, 0x8ff8U, 0x9038U, 0x90b8U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
     write(offset, ~0ULL);
     EXPECT_EQ(read(offset), 0U) << std::hex << offset;
   }
@@ -321,9 +322,9 @@ TEST_P(Directed, CountsReadsWritesFilteredAndSampled) {
   write(NEOPROF_CFG0_OFFSET, 4, 1);    // reads only
   device_->access(0, true);
   device_->access(0, false);
-  write(NEOPROF_CFG0_OFFSET, 2, 1);    // writes only, the non-TEE code
+  write(NEOPROF_CFG0_OFFSET, 2, 1);  // writes only, the non-TEE code
   device_->access(0, true);
-  write(NEOPROF_CFG0_OFFSET, 7, 1);    // no such type
+  write(NEOPROF_CFG0_OFFSET, 7, 1);  // no such type
   device_->access(0, true);
   write(NEOPROF_CFG0_OFFSET, 6, 1);
   write(NEOPROF_BITMAP_OFFSET, ~2ULL);

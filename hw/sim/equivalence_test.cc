@@ -47,17 +47,37 @@ class Equivalence : public testing::Test {
 
   void operation() {
     switch (below(64)) {
-      case 0: write(random_offset(), random_(), static_cast<uint8_t>(random_())); break;
-      case 1: configure_cfg0(); break;
-      case 2: configure_cfg1(); break;
-      case 3: write(NEOPROF_DECAY_OFFSET, below(3) == 0 ? below(16) : 0, 1); break;
-      case 4: write(NEOPROF_CFG2_OFFSET, below(2) == 0 ? below(5) : random_(), 3); break;
+      case 0:
+        write(random_offset(), random_(), static_cast<uint8_t>(random_()));
+        break;
+      case 1:
+        configure_cfg0();
+        break;
+      case 2:
+        configure_cfg1();
+        break;
+      case 3:
+        write(NEOPROF_DECAY_OFFSET, below(3) == 0 ? below(16) : 0, 1);
+        break;
+      case 4:
+        write(NEOPROF_CFG2_OFFSET, below(2) == 0 ? below(5) : random_(), 3);
+        break;
       case 5:
-      case 6: read_ring(); break;
-      case 7: write(NEOPROF_STATUS_OFFSET, random_(), static_cast<uint8_t>(random_())); break;
-      case 8: write(NEOPROF_CTRL_OFFSET, random_(), static_cast<uint8_t>(random_())); break;
-      case 9: compare_read(random_offset()); break;
-      case 10: drain(); break;
+      case 6:
+        read_ring();
+        break;
+      case 7:
+        write(NEOPROF_STATUS_OFFSET, random_(), static_cast<uint8_t>(random_()));
+        break;
+      case 8:
+        write(NEOPROF_CTRL_OFFSET, random_(), static_cast<uint8_t>(random_()));
+        break;
+      case 9:
+        compare_read(random_offset());
+        break;
+      case 10:
+        drain();
+        break;
       case 11:
         if (below(8) == 0) {
           drain();
@@ -69,7 +89,9 @@ class Equivalence : public testing::Test {
           write(NEOPROF_CFG0_OFFSET, random_() | NEOPROF_CFG0_RESET_MASK, static_cast<uint8_t>(below(2) == 0 ? 4 : 0));
         }
         break;
-      default: traffic(); break;
+      default:
+        traffic();
+        break;
     }
   }
 

@@ -151,24 +151,27 @@ int run_all(bool json, uint64_t accesses, const std::string& trace) {
                 kPublishedClocksPerSecond);
     for (size_t i = 0; i < results.size(); ++i) {
       const Result& r = results[i];
-      std::printf("%s\n  {\"device\": \"%s\", \"stream\": \"%s\", \"accesses\": %llu, \"clocks\": %llu, \"wall_s\": %.4f, "
-                  "\"cpu_s\": %.4f}",
-                  i == 0 ? "" : ",", r.device.c_str(), r.stream.c_str(), static_cast<unsigned long long>(r.accesses),
-                  static_cast<unsigned long long>(r.clocks), r.wall_s, r.cpu_s);
+      std::printf(
+          "%s\n  {\"device\": \"%s\", \"stream\": \"%s\", \"accesses\": %llu, \"clocks\": %llu, \"wall_s\": %.4f, "
+          "\"cpu_s\": %.4f}",
+          i == 0 ? "" : ",", r.device.c_str(), r.stream.c_str(), static_cast<unsigned long long>(r.accesses),
+          static_cast<unsigned long long>(r.clocks), r.wall_s, r.cpu_s);
     }
     std::printf("\n]}\n");
     return 0;
   }
   std::printf("NeoProf, count-min sketch of 2 x 512K x 16 bits, simulated (host speed, not a hardware figure)\n\n");
-  std::printf("%-7s %-8s %12s %14s %14s %16s\n", "device", "stream", "accesses", "accesses/s", "clocks/s", "accesses/CPU-s");
+  std::printf("%-7s %-8s %12s %14s %14s %16s\n", "device", "stream", "accesses", "accesses/s", "clocks/s",
+              "accesses/CPU-s");
   for (const Result& r : results) {
     const auto n = static_cast<double>(r.accesses);
     std::printf("%-7s %-8s %12.0f %14.0f %14.0f %16.0f\n", r.device.c_str(), r.stream.c_str(), n, n / r.wall_s,
                 static_cast<double>(r.clocks) / r.wall_s, n / r.cpu_s);
   }
-  std::printf("\nReference: the published NeoProf RTL of the same size, Verilator 5.006, measured earlier on NeoTier's\n"
-              "development machine and not in this run: %.0f clocks/s\n",
-              kPublishedClocksPerSecond);
+  std::printf(
+      "\nReference: the published NeoProf RTL of the same size, Verilator 5.006, measured earlier on NeoTier's\n"
+      "development machine and not in this run: %.0f clocks/s\n",
+      kPublishedClocksPerSecond);
   return 0;
 }
 

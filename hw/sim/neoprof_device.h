@@ -16,7 +16,8 @@ struct Straps {
   uint32_t peak_lines_per_tick = 0;  // 64-byte requests the memory can serve in 100 us
 };
 
-// Receives what the device changes by itself, in the order in which it changes it, during access, tick, write and drain.
+// Receives what the device changes by itself, in the order in which it changes it, during access, tick, write and
+// drain.
 class RingObserver {
  public:
   virtual ~RingObserver() = default;

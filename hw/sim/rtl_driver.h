@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
-// Clock, reset and bus driver for any Verilated neoprof_top: the RTL as a neoprof::Device, and clock by clock for tests.
+// Clock, reset and bus driver for any Verilated neoprof_top: the RTL as a neoprof::Device, and clock by clock for
+// tests.
 #pragma once
 
 #include <verilated.h>
