@@ -167,7 +167,6 @@ static void mount_all(void)
 	mount("devtmpfs", "/dev", "devtmpfs", 0, NULL);
 	mkdir("/dev/pts", 0755), mkdir("/dev/shm", 01777);
 	mount("devpts", "/dev/pts", "devpts", 0, "ptmxmode=0666");
-	mount("tmpfs", "/tmp", "tmpfs", 0, NULL);
 	mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL);
 	mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL);
 	mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
