@@ -28,6 +28,18 @@ else
 fi
 knob dry_run 0
 
+knob confirm_epochs 8
+echo 1000000 > $sys/device0/epoch_us
+before=$(stat promoted)
+$content mb=8 seconds=2 want=0 > /dev/null
+if [ "$(stat promoted)" = "$before" ] && [ "$(stat skipped_unconfirmed)" -gt 0 ]; then
+	ok "pages hot in fewer epochs than confirm_epochs stay"
+else
+	not_ok "pages hot in fewer epochs than confirm_epochs stay" "promoted $before -> $(stat promoted) unconfirmed=$(stat skipped_unconfirmed)"
+fi
+echo 50000 > $sys/device0/epoch_us
+knob confirm_epochs 1
+
 knob quota_mb_per_s 0
 before=$(stat promoted)
 $content mb=8 seconds=1 want=0 > /dev/null
