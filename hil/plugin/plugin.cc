@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // The QEMU side of the machine: feeds guest memory accesses to the cache and timing model, the model's CXL requests to
 // NeoProf, guest stores to the BAR to NeoProf's bus, and NeoProf's answers back into the BAR. Runs in QEMU's only vCPU
-// thread (-accel tcg,thread=single); nothing here is shared between threads.
+// thread (-accel tcg,thread=single); only DeviceThread has another, and waits for it before anything is seen.
 //
 // What it cannot see: page walks, instruction fetches, DMA, prefetches (docs/model.md).
 #include <fcntl.h>
@@ -21,6 +21,7 @@
 
 #include "hil/model/hierarchy.h"
 #include "hil/model/params.h"
+#include "hil/plugin/device_thread.h"
 #include "hil/plugin/qemu_plugin_api.h"
 #include "hw/sim/neoprof_device.h"
 #include "neoprof_regs.h"
@@ -65,6 +66,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
     straps.peak_lines_per_tick = static_cast<uint32_t>(options.params.cxl_mb_s * kTickNs / 1000 / 64);
     device_ = options.model ? neoprof::make_model_device(straps) : neoprof::make_rtl_device(straps);
     device_->set_observer(this);
+    device_thread_ = std::make_unique<DeviceThread>(*device_);
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
     mirror_all();
   }
@@ -126,7 +128,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   // DeviceSink
   // A device that is not enabled ignores requests and time: clocking it could change nothing.
   void request(uint64_t dpa, bool is_write) override {
-    if (device_enabled_) device_->access(dpa, is_write);
+    if (device_enabled_) device_thread_->request(dpa, is_write);
   }
 
   // RingObserver
@@ -147,11 +149,13 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   void publish(neotier_counters& to) {
     const uint64_t n = instructions();
     to = hierarchy_.counters(n, counts_->kernel);
+    device_thread_->settle();
     mailbox_->device_cycles = device_->cycles();
   }
 
   // Device time follows guest time: instructions x 2^shift ns.
   void tick(uint64_t n) {
+    device_thread_->settle();
     while (n >= next_tick_) {
       if (device_enabled_) device_->tick();
       next_tick_ += kTickNs >> options_.shift;
@@ -172,6 +176,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
     if (!is_store) return;
+    device_thread_->settle();
     // The guest's store has already landed in the shared memory: pass it on, then restore what the device says.
     for (uint32_t word = offset & ~7u; word < offset + bytes; word += 8) {
       uint64_t data;
@@ -247,6 +252,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   neotier_mailbox* mailbox_;
   Hierarchy hierarchy_;
   std::unique_ptr<neoprof::Device> device_;
+  std::unique_ptr<DeviceThread> device_thread_;  // every other use of device_ comes after its settle()
   InstructionCounts* counts_ = nullptr;
   uint64_t bar_address_ = UINT64_MAX - NEOTIER_BAR_BYTES;
   uint64_t next_tick_ = 0;
