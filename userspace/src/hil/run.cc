@@ -352,6 +352,7 @@ RunResult Run::result() {
   r.host_seconds = static_cast<double>(box->host_ns[1] - box->host_ns[0]) * 1e-9;
   for (uint32_t i = 0; i < std::min<uint32_t>(box->nr_marks, NEOTIER_MARKS); ++i) {
     const neotier_mark_record& record = box->mark[i];
+    if (record.instructions < r.begin.instructions) continue;  // before the region of interest
     Mark mark;
     if (record.kind == 2) {
       char name[9] = {};
