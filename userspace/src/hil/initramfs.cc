@@ -103,7 +103,7 @@ void Initramfs::add_libraries(const fs::path& program) {
 
 std::string Initramfs::add_program(const fs::path& host_path) {
   const fs::path path = fs::absolute(host_path).lexically_normal();
-  const std::string guest_path = path.string();
+  std::string guest_path = path.string();
   if (present_.contains(guest_path)) return guest_path;
   add_file(path, guest_path);
   const std::string content = read_whole(path);
