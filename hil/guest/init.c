@@ -10,7 +10,8 @@
  *   late PATH VALUE     write after the module
  *   roi_after TEXT      the region begins when TEXT appears on PROGRAM's output, else at its exec
  *   stats DIRECTORY     report every file in it, over the region of interest
- *   env NAME=VALUE, arg TEXT, cwd PATH
+ *   mempolicy interleave | bind N   of PROGRAM and all it starts
+ *   env NAME=VALUE, arg TEXT, cwd PATH, stdin PATH
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -18,6 +19,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/mempolicy.h>
+#include <net/if.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
@@ -27,9 +29,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -378,6 +382,69 @@ static void roi_begin(void)
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_BEGIN);
 }
 
+static void set_mempolicy_of_program(void)
+{
+	const char *text = conf_value("mempolicy");
+	unsigned long nodes = 3;
+	int mode = MPOL_INTERLEAVE;
+
+	if (!text)
+		return;
+	if (!strncmp(text, "bind ", 5)) {
+		mode = MPOL_BIND;
+		nodes = 1ul << strtoul(text + 5, NULL, 10);
+	} else if (strcmp(text, "interleave")) {
+		fail("bad mempolicy '%s' in /neotier.conf", text);
+	}
+	if (syscall(SYS_set_mempolicy, mode, &nodes, 8 * sizeof nodes))
+		fail("set_mempolicy %s: %s", text, strerror(errno));
+}
+
+/* Clients and servers of one machine talk over the loopback interface. */
+static void loopback_up(void)
+{
+	struct ifreq request = { .ifr_name = "lo" };
+	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (s < 0)
+		return;
+	if (!ioctl(s, SIOCGIFFLAGS, &request)) {
+		request.ifr_flags |= IFF_UP;
+		ioctl(s, SIOCSIFFLAGS, &request);
+	}
+	close(s);
+}
+
+/* Names of the processes that are there besides this one and the kernel's, into the mailbox. */
+static void name_left_running(void)
+{
+	char text[sizeof mailbox->message] = "", path[PATH_MAX], line[512];
+	DIR *processes = opendir("/proc");
+	struct dirent *entry;
+	size_t at = 0;
+
+	while (processes && (entry = readdir(processes))) {
+		long pid = strtol(entry->d_name, NULL, 10);
+
+		if (pid <= 2)
+			continue;
+		snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+		/* pid (name) state parent: name may contain anything, so from the last parenthesis on. */
+		char *name = read_file(path, line, sizeof line) ? strchr(line, '(') : NULL;
+		char *end = name ? strrchr(name, ')') : NULL;
+
+		if (!end || strlen(end) < 5 || end[2] == 'Z' || strtol(end + 4, NULL, 10) == 2)
+			continue;
+		*end = 0;
+		at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", at ? ", " : "", name + 1);
+		if (at >= sizeof text)
+			break;
+	}
+	if (processes)
+		closedir(processes);
+	copy_to_mailbox(mailbox->message, text, sizeof mailbox->message);
+}
+
 static void run_child(int terminal)
 {
 	char *argv[MAX_LINES + 1];
@@ -395,12 +462,16 @@ static void run_child(int terminal)
 	if (cwd && chdir(cwd))
 		fail("cannot change to %s: %s", cwd, strerror(errno));
 	setsid();
-	int null = open("/dev/null", O_RDONLY);
-	dup2(null, 0), dup2(terminal, 1), dup2(terminal, 2);
-	if (null > 2)
-		close(null);
+	const char *input = conf_value("stdin") ? conf_value("stdin") : "/dev/null";
+	int from = open(input, O_RDONLY);
+	if (from < 0)
+		fail("cannot open %s: %s", input, strerror(errno));
+	dup2(from, 0), dup2(terminal, 1), dup2(terminal, 2);
+	if (from > 2)
+		close(from);
 	if (terminal > 2)
 		close(terminal);
+	set_mempolicy_of_program();
 	if (!conf_value("roi_after"))
 		roi_begin();
 	execv(argv[0], argv);
@@ -494,6 +565,7 @@ static void run_program(void)
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_END);
 
 	read_stats(false);
+	name_left_running();
 	const char *oom = strstr((const char *)mailbox->report, "vmstat.oom_kill ");
 
 	mailbox->oom_kills = oom ? (uint32_t)strtoul(oom + 16, NULL, 10) : 0;
@@ -506,6 +578,7 @@ static void run_program(void)
 int main(void)
 {
 	mount_all();
+	loopback_up();
 	map_bar();
 	read_conf();
 	conf_each("set", write_setting);

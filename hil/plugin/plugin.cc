@@ -22,6 +22,7 @@
 #include "hil/model/hierarchy.h"
 #include "hil/model/params.h"
 #include "hil/plugin/device_thread.h"
+#include "hil/plugin/hot_page_source.h"
 #include "hil/plugin/qemu_plugin_api.h"
 #include "hw/sim/neoprof_device.h"
 #include "neoprof_regs.h"
@@ -47,13 +48,15 @@ struct Options {
   bool ideal = false;
   bool model = false;  // the golden model instead of the RTL
   Fault fault = Fault::kNone;
+  std::string source;  // of a HotPageSource in the profiler's place; empty: none
+  uint64_t dram_bytes = 0;
 };
 
 struct InstructionCounts {
   uint64_t user, kernel;
 };
 
-class Machine final : public DeviceSink, public neoprof::RingObserver {
+class Machine final : public DeviceSink, public FillSink, public neoprof::RingObserver {
  public:
   Machine(const Options& options, uint8_t* bar)
       : options_(options),
@@ -69,6 +72,11 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
     device_thread_ = std::make_unique<DeviceThread>(*device_);
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
     mirror_all();
+    source_ = make_hot_page_source(options.source, options.params,
+                                   {options.cxl_base, options.cxl_size, options.dram_bytes >> 12}, [this](uint64_t pa) {
+                                     if (device_enabled_) device_thread_->request(pa - options_.cxl_base, false);
+                                   });
+    if (source_) hierarchy_.set_fill_sink(this);
   }
 
   void attach(InstructionCounts* counts) { counts_ = counts; }
@@ -83,6 +91,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
     }
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
+    if (source_) source_->on_access(pa);
     hierarchy_.access(pa, va, is_store, n);
     const uint64_t in_line = 64 - (pa & 63);
     if (bytes > in_line) hierarchy_.access(pa + in_line, va + in_line, is_store, n);
@@ -128,8 +137,11 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   // DeviceSink
   // A device that is not enabled ignores requests and time: clocking it could change nothing.
   void request(uint64_t dpa, bool is_write) override {
-    if (device_enabled_) device_thread_->request(dpa, is_write);
+    if (device_enabled_ && !source_) device_thread_->request(dpa, is_write);
   }
+
+  // FillSink
+  void filled(uint64_t pa) override { source_->on_fill(pa); }
 
   // RingObserver
   void on_ring_entry(uint32_t index, uint64_t entry) override {
@@ -158,6 +170,10 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
     device_thread_->settle();
     while (n >= next_tick_) {
       if (device_enabled_) device_->tick();
+      if (source_) {
+        hierarchy_.spend(source_->tick(hierarchy_.now_ps(n)));
+        device_thread_->settle();
+      }
       next_tick_ += kTickNs >> options_.shift;
       ++ticks_;
     }
@@ -172,7 +188,8 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   }
 
   void bar_access(uint32_t offset, unsigned bytes, bool is_store) {
-    hierarchy_.mmio(is_store);
+    // Where a source stands in for the device, what it says lies in ordinary memory.
+    if (!source_) hierarchy_.mmio(is_store);
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
     if (!is_store) return;
@@ -253,6 +270,7 @@ class Machine final : public DeviceSink, public neoprof::RingObserver {
   Hierarchy hierarchy_;
   std::unique_ptr<neoprof::Device> device_;
   std::unique_ptr<DeviceThread> device_thread_;  // every other use of device_ comes after its settle()
+  std::unique_ptr<HotPageSource> source_;
   InstructionCounts* counts_ = nullptr;
   uint64_t bar_address_ = UINT64_MAX - NEOTIER_BAR_BYTES;
   uint64_t next_tick_ = 0;
@@ -359,6 +377,10 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.ideal = number != 0;
   } else if (key == "device" && (text == "rtl" || text == "model")) {
     options.model = text == "model";
+  } else if (key == "source" && (text == "pebs" || text == "ptescan")) {
+    options.source = text;
+  } else if (key == "dram_bytes" && is_number) {
+    options.dram_bytes = number;
   } else if (key == "fault") {
     if (text == "none")
       options.fault = Fault::kNone;

@@ -27,6 +27,7 @@ namespace neotier::hil {
 namespace {
 
 constexpr uint64_t kMiB = 1ull << 20;
+constexpr const char* kGuestStdin = "/neotier/stdin";
 
 uint64_t steady_ns() {
   return static_cast<uint64_t>(
@@ -59,54 +60,89 @@ Layout layout(uint64_t node0, uint64_t node1) {
   return {node0, node1, below, (4096 * kMiB) + (node0 - below)};
 }
 
-std::string guest_config(const Installation&, const RunOptions& options, const Policy& policy,
-                         const std::string& guest_program) {
+void check_lines(const std::vector<std::string>& texts, std::string_view what) {
+  for (const std::string& text : texts) {
+    if (text.find('\n') != std::string::npos) {
+      throw std::runtime_error(fmt::format("{} contains a line break, which the guest cannot be given", what));
+    }
+  }
+}
+
+// Node 0's memory below the hole under 4 GiB and above it, and node 1's.
+PolicyMachine policy_machine(const RunOptions& options, const Layout& map) {
+  PolicyMachine machine{options.thp, options.dram_bytes + options.cxl_bytes, {}};
+  machine.node[0].push_back({0, map.below_4g});
+  if (map.node0 > map.below_4g) machine.node[0].push_back({4096 * kMiB, map.node0 - map.below_4g});
+  machine.node[1].push_back({map.cxl_base, map.node1});
+  return machine;
+}
+
+std::string guest_config(const RunOptions& options, const Policy& policy, const Layout& map,
+                         const std::vector<std::string>& arguments) {
   const uint64_t dram = policy.all_dram ? options.dram_bytes + options.cxl_bytes : options.dram_bytes;
   std::string text = fmt::format("dram_bytes {}\n", dram);
-  for (const std::string& line :
-       policy_settings(policy, options.thp, options.dram_bytes + options.cxl_bytes, options.knobs)) {
+  for (const std::string& line : policy_settings(policy, policy_machine(options, map), options.knobs)) {
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
   if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
   text += "env PATH=/bin:/usr/bin:/sbin:/usr/sbin\nenv HOME=/tmp\nenv TERM=dumb\n";
   text += fmt::format("env NEOTIER_SEED={}\n", options.seed);
-  text += fmt::format("arg {}\n", guest_program);
-  for (size_t i = 1; i < options.program.size(); ++i) {
-    if (options.program[i].find('\n') != std::string::npos) {
-      throw std::runtime_error("an argument of PROGRAM contains a line break, which the guest cannot be given");
+  check_lines(options.env, "--env");
+  for (const std::string& variable : options.env) {
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw std::runtime_error(fmt::format("--env '{}': expected NAME=VALUE", variable));
     }
-    text += fmt::format("arg {}\n", options.program[i]);
+    text += fmt::format("env {}\n", variable);
   }
+  check_lines({options.cwd}, "--cwd");
+  if (!options.cwd.empty()) text += fmt::format("cwd {}\n", options.cwd);
+  if (!options.stdin_file.empty()) text += fmt::format("stdin {}\n", kGuestStdin);
+  check_lines(arguments, "an argument of PROGRAM");
+  for (const std::string& argument : arguments) text += fmt::format("arg {}\n", argument);
   return text;
 }
 
-Initramfs build_initramfs(const Installation& installation, const RunOptions& options, const Policy& policy) {
+// All but /neotier.conf, and PROGRAM's arguments as the guest has to call it. Every policy gets the same files, so that
+// node 0 looks the same under each.
+std::pair<Initramfs, std::vector<std::string>> build_initramfs(const Installation& installation,
+                                                               const RunOptions& options) {
   Initramfs archive;
   for (const char* directory : {"/proc", "/sys", "/dev", "/tmp", "/bin", "/etc"}) archive.add_directory(directory);
   archive.add_device("/dev/console", 5, 1);
   archive.add_text("/etc/passwd", "root:x:0:0:root:/tmp:/bin/sh\n", 0644);
   archive.add_text("/etc/group", "root:x:0:\n", 0644);
+  archive.add_text("/etc/hosts", "127.0.0.1 localhost\n", 0644);
   archive.add_file(installation.init, "/init");
-  // Every policy gets the same files, so that node 0 looks the same under each.
   if (fs::exists(installation.module)) archive.add_file(installation.module, "/neotier/neotier.ko");
-  const std::string program = archive.add_program(find_program(options.program.front()));
-  for (const auto& [host, guest] : options.files) {
-    if (access(host.c_str(), X_OK) == 0 && !host.ends_with(".ko")) archive.add_program(host);
-    archive.add_file(host, guest);
+  std::vector<std::string> arguments = options.program;
+  if (is_shell_line(options.program)) {
+    arguments = {archive.add_program("/bin/sh"), "-c", options.program.front()};
+    for (const fs::path& program : shell_programs(options.program.front())) archive.add_program(program);
+  } else {
+    arguments.front() = archive.add_program(find_program(options.program.front()));
   }
-  archive.add_text("/neotier.conf", guest_config(installation, options, policy, program), 0644);
-  return archive;
+  for (const std::string& program : options.with) archive.add_program(find_program(program));
+  for (const auto& [host, guest] : options.files) {
+    if (fs::is_regular_file(host) && access(host.c_str(), X_OK) == 0 && !host.ends_with(".ko"))
+      archive.add_program(host);
+    archive.add_tree(host, guest);
+  }
+  if (!options.stdin_file.empty()) archive.add_file(options.stdin_file, kGuestStdin);
+  if (is_shell_line(options.program)) archive.add_busybox();
+  return {std::move(archive), std::move(arguments)};
 }
 
 // What makes a run repeat: one vCPU thread, instruction-counted time, fixed seeds and clocks, no input from the host
 // (DESIGN: icount). String instructions are off since the kernel's would be emulated byte by byte.
 std::vector<std::string> qemu_command(const Installation& installation, const RunOptions& options, const Layout& map,
-                                      uint32_t shift, const fs::path& directory, const fs::path& bar, bool ideal,
-                                      uint64_t calibrate) {
+                                      uint32_t shift, const fs::path& directory, const fs::path& bar,
+                                      const Policy& policy, uint64_t calibrate) {
   std::string plugin = fmt::format("{},bar={},cxl_base={:#x},cxl_size={:#x},shift={},device={},fault={},ideal={}",
                                    installation.plugin.string(), bar.string(), map.cxl_base, map.node1, shift,
-                                   options.device, options.fault, ideal ? 1 : 0);
+                                   options.device, options.fault, policy.ideal ? 1 : 0);
+  if (!policy.source.empty()) plugin += fmt::format(",source={},dram_bytes={}", policy.source, options.dram_bytes);
   if (calibrate != 0) plugin += fmt::format(",calibrate={}", calibrate);
   for (const ParamInfo& info : param_table()) plugin += fmt::format(",{}={}", info.name, options.params.*info.field);
   const auto hmat = [](int target, const char* type, const std::string& value) {
@@ -185,6 +221,11 @@ std::string last_words(const std::string& console) {
 
 }  // namespace
 
+bool is_shell_line(const std::vector<std::string>& program) {
+  return program.size() == 1 && program.front().find_first_of(" \t;|&<>()$`") != std::string::npos &&
+         !fs::exists(program.front());
+}
+
 Installation Installation::find() {
   Installation found;
   const fs::path bin = fs::read_symlink("/proc/self/exe").parent_path();
@@ -234,11 +275,12 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
     throw std::runtime_error("--dram and --cxl must be between 64M and 1024G each");
   }
   fs::create_directories(directory_);
-  const Initramfs archive = build_initramfs(installation_, options_, policy);
-  archive.write(directory_ / "initramfs.cpio");
+  auto [archive, arguments] = build_initramfs(installation_, options_);
   const uint64_t dram = options_.dram_bytes + (policy.all_dram ? options_.cxl_bytes : 0);
-  const Layout map =
-      layout(node0_bytes(dram, archive.bytes()), (options_.cxl_bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB));
+  const uint64_t cxl = options_.cxl_bytes + (policy.all_cxl ? options_.dram_bytes : 0);
+  const Layout map = layout(node0_bytes(dram, archive.bytes()), (cxl + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB));
+  archive.add_text("/neotier.conf", guest_config(options_, policy, map, arguments), 0644);
+  archive.write(directory_ / "initramfs.cpio");
 
   bar_file_ = (installation_.bar_directory.empty() ? directory_ : installation_.bar_directory) /
               fmt::format("neotier-bar.{}.{:x}", getpid(), steady_ns());
@@ -251,7 +293,7 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   if (bar_ == MAP_FAILED) throw std::runtime_error(fmt::format("cannot map {}", bar_file_.string()));
   mailbox_ = reinterpret_cast<neotier_mailbox*>(static_cast<uint8_t*>(bar_) + NEOTIER_MAILBOX_OFFSET);
   started_ns_ = steady_ns();
-  qemu_.emplace(qemu_command(installation_, options_, map, shift_, directory_, bar_file_, policy.ideal, calibrate_),
+  qemu_.emplace(qemu_command(installation_, options_, map, shift_, directory_, bar_file_, policy, calibrate_),
                 directory_ / "qemu.log");
 }
 
@@ -341,6 +383,8 @@ RunResult Run::result() {
   r.verdict = verdict();
   if (!r.verdict.empty()) return r;
 
+  r.left_running = std::string(box->message, strnlen(box->message, sizeof box->message));
+  for (char& c : r.left_running) c = c >= ' ' && c < 127 ? c : '?';
   r.exit_status = box->term_signal != 0 ? 128 + box->term_signal : box->exit_code;
   r.begin = box->begin;
   r.end = box->end;
