@@ -71,7 +71,7 @@ TEST(Pebs, SamplesLessWhenSamplingTakesMoreThanItsQuota) {
     }
     (window == 0 ? first : last) = work;
   }
-  EXPECT_EQ(first, 500u * 100 * 1'000'000);
+  EXPECT_EQ(first, 500ull * 100 * 1'000'000);
   EXPECT_LT(last, 500ull * 100'000'000 * 4 / 100);
 }
 
