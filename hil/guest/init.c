@@ -8,7 +8,9 @@
  *   dram_bytes N        leave N bytes free on node 0 when PROGRAM starts
  *   module PATH ARGS    load a kernel module
  *   late PATH VALUE     write after the module
- *   roi_after TEXT      the region begins when TEXT appears on PROGRAM's output, else at its exec
+ *   roi_after TEXT      the region begins when TEXT appears on PROGRAM's output, else at its exec; `module` and `late`
+ *                       take effect then
+ *   roi_until TEXT      the region, and the run, ends when TEXT appears after that, else with PROGRAM
  *   stats DIRECTORY     report every file in it, over the region of interest
  *   mempolicy interleave | bind N   of PROGRAM and all it starts
  *   env NAME=VALUE, arg TEXT, cwd PATH, stdin PATH
@@ -376,6 +378,17 @@ static uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
+/*
+ * From here on the plugin sees every access. The driver comes after it, because only then does its device answer. Until
+ * then a program runs many times faster.
+ */
+static void instrument(void)
+{
+	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
+	conf_each("module", load_module);
+	conf_each("late", write_setting);
+}
+
 static void roi_begin(void)
 {
 	mailbox->arg[0] = clock_ns();
@@ -480,13 +493,49 @@ static void run_child(int terminal)
 	_exit(error == ENOENT ? 127 : 126);
 }
 
-/* Passes the program's output on to `out` until it closes its end; begins the region when `text` appears. */
-static void pass_output(int from, int out, const char *text, pid_t child, int *status)
-{
-	char buffer[4096], seen[8192];
-	size_t kept = 0;
-	bool waiting = text != NULL, running = true;
+/* Looks for a text in a stream that comes in pieces. */
+struct search {
+	const char *text; /* NULL: looks for nothing; at most 4095 characters */
+	char seen[8192];
+	size_t kept;
+};
 
+static bool found(struct search *search, const char *piece, size_t size)
+{
+	if (!search->text)
+		return false;
+	size_t length = strlen(search->text), keep = length - 1, all = search->kept + size;
+
+	memcpy(search->seen + search->kept, piece, size);
+	bool there = memmem(search->seen, all, search->text, length);
+	search->kept = all < keep ? all : keep;
+	memmove(search->seen, search->seen + all - search->kept, search->kept);
+	return there;
+}
+
+/* Nobody runs, and nothing is counted, while the machine is made ready. */
+static void begin_while_running(void)
+{
+	kill(-1, SIGSTOP);
+	instrument();
+	stat_count = 0;
+	read_stats(true);
+	roi_begin();
+	kill(-1, SIGCONT);
+}
+
+/*
+ * Passes the program's output on to `out` until it closes its end; begins the region when `after` appears. Returns true,
+ * with everything stopped, as soon as `until` appears in the region.
+ */
+static bool pass_output(int from, int out, const char *after, const char *until, pid_t child, int *status)
+{
+	static struct search begin, end;
+	char buffer[4096];
+	bool running = true;
+
+	begin.text = after;
+	end.text = until;
 	for (;;) {
 		struct pollfd p = { .fd = from, .events = POLLIN };
 		/*
@@ -498,7 +547,7 @@ static void pass_output(int from, int out, const char *text, pid_t child, int *s
 
 		if (ready == 0) {
 			if (!running)
-				return;
+				return false;
 			if (waitpid(child, status, WNOHANG) == child)
 				running = false;
 			continue;
@@ -507,39 +556,44 @@ static void pass_output(int from, int out, const char *text, pid_t child, int *s
 		if (n <= 0) {
 			if (running)
 				waitpid(child, status, 0);
-			return;
+			return false;
 		}
 		for (ssize_t at = 0, w; at < n; at += w)
 			if ((w = write(out, buffer + at, (size_t)(n - at))) <= 0)
 				break;
-		if (waiting) {
-			size_t keep = strlen(text) - 1;
-
-			memcpy(seen + kept, buffer, (size_t)n);
-			if (memmem(seen, kept + (size_t)n, text, strlen(text))) {
-				roi_begin();
-				waiting = false;
+		if (begin.text) {
+			if (found(&begin, buffer, (size_t)n)) {
+				begin.text = NULL;
+				begin_while_running();
 			}
-			size_t all = kept + (size_t)n;
-			kept = all < keep ? all : keep;
-			memmove(seen, seen + all - kept, kept);
+		} else if (found(&end, buffer, (size_t)n)) {
+			kill(-1, SIGSTOP);
+			return true;
 		}
 		if (running && waitpid(child, status, WNOHANG) == child)
 			running = false;
 	}
 }
 
+/* A text to wait for on PROGRAM's output, or NULL. */
+static const char *awaited_text(const char *key)
+{
+	const char *text = conf_value(key);
+
+	if (text && (!*text || strlen(text) >= 4096))
+		fail("the text of %s must have 1 to 4095 characters", key);
+	return text;
+}
+
 static void run_program(void)
 {
-	const char *text = conf_value("roi_after");
+	const char *after = awaited_text("roi_after"), *until = awaited_text("roi_until");
 	int master, slave, status = 0;
 	int out = open("/dev/ttyS1", O_WRONLY | O_CLOEXEC);
 	struct termios raw;
 
 	if (!conf_value("arg"))
 		fail("/neotier.conf names no program");
-	if (text && (!*text || strlen(text) >= 4096))
-		fail("the text of --roi-after must have 1 to 4095 characters");
 	if (out < 0)
 		fail("no second serial port for the program's output");
 	memset(&raw, 0, sizeof raw);
@@ -552,6 +606,8 @@ static void run_program(void)
 
 	mailbox->free_bytes[0] = node_free_bytes(0);
 	mailbox->free_bytes[1] = node_free_bytes(1);
+	if (!after)
+		instrument();
 	read_stats(true);
 	mailbox->state = NEOTIER_STATE_RUNNING;
 	pid_t child = fork();
@@ -560,12 +616,13 @@ static void run_program(void)
 	if (child == 0)
 		run_child(slave);
 	close(slave);
-	pass_output(master, out, text, child, &status);
+	bool cut = pass_output(master, out, after, until, child, &status);
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_END);
 
 	read_stats(false);
-	name_left_running();
+	if (!cut)
+		name_left_running();
 	const char *oom = strstr((const char *)mailbox->report, "vmstat.oom_kill ");
 
 	mailbox->oom_kills = oom ? (uint32_t)strtoul(oom + 16, NULL, 10) : 0;
@@ -584,9 +641,6 @@ int main(void)
 	conf_each("set", write_setting);
 	if (conf_value("dram_bytes"))
 		trim_dram(strtoull(conf_value("dram_bytes"), NULL, 10));
-	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
-	conf_each("module", load_module);
-	conf_each("late", write_setting);
 	run_program();
 	power_off();
 }

@@ -310,6 +310,7 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--shift", a.shift, "guest ns an instruction = 2^SHIFT; default: calibrated on policy none")
       ->check(CLI::Range(0, 10));
   command.add_option("--roi-after", a.run.roi_after, "measure from the moment TEXT appears on the program's output");
+  command.add_option("--roi-until", a.run.roi_until, "end the run when TEXT appears in the measured region");
   command.add_option("--model", a.model, "NAME=VALUE of the timing model (see `neotier hil params`)")
       ->allow_extra_args(false);
   command.add_option("--knob", a.run.knobs, "KEY=VALUE of /sys/kernel/neotier, where the module is loaded")

@@ -85,7 +85,9 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
+  check_lines({options.roi_after, options.roi_until}, "--roi-after or --roi-until");
   if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
+  if (!options.roi_until.empty()) text += fmt::format("roi_until {}\n", options.roi_until);
   text += "env PATH=/bin:/usr/bin:/sbin:/usr/sbin\nenv HOME=/tmp\nenv TERM=dumb\n";
   text += fmt::format("env NEOTIER_SEED={}\n", options.seed);
   check_lines(options.env, "--env");
@@ -359,6 +361,12 @@ std::string Run::verdict() {
   if (box.state == NEOTIER_STATE_DONE) {
     if (box.oom_kills != 0)
       return fmt::format("the guest ran out of memory and killed {} processes{}", box.oom_kills, log);
+    if (box.host_ns[0] == 0) {
+      return fmt::format(
+          "'{}' (--roi-after) never appeared on the program's output, so nothing was measured; it ended "
+          "with status {}{}",
+          options_.roi_after, box.term_signal != 0 ? 128 + box.term_signal : box.exit_code, log);
+    }
     return "";
   }
   const std::string words = last_words(read_text(directory_ / "console.log"));
