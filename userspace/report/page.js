@@ -68,6 +68,7 @@
 
   function bars(chart, width) {
     const many = chart.series.length > 1;
+    const whiskers = !many && !!chart.series[0].low;
     const bounds = chart.bounds || [];
     const format = with_unit(chart.unit);
     const longest = Math.max(...chart.categories.map((name) => name.length));
@@ -78,23 +79,25 @@
         value, itemStyle: { color: many ? colour(s.name) : colour(chart.categories[i]) },
       })),
       itemStyle: { color: colour(many ? s.name : chart.categories[0]), borderRadius: chart.stacked ? 0 : [0, 3, 3, 0] },
-      label: chart.stacked ? { show: false } : {
+      label: chart.stacked || whiskers ? { show: false } : {
         show: true, position: "right", color: css("--ink"), fontSize: 11, formatter: (p) => format(p.value),
-        distance: s.low ? 10 : 5,
       },
     }));
-    // The spread: a whisker from low to high on each bar, drawn in the middle of its band.
-    if (!many && chart.series[0].low) {
+    // The spread: a whisker from low to high on each bar, and the value beside it.
+    if (whiskers) {
       const s = chart.series[0];
       series.push({
         type: "custom", name: "spread", z: 10, tooltip: { show: false }, silent: true,
         encode: { x: [1, 2], y: 0 },
-        data: s.values.map((_, i) => [i, s.low[i], s.high[i]]).filter((d) => d[1] !== null && d[2] > d[1]),
+        data: s.values.map((value, i) => [i, s.low[i], s.high[i], value]).filter((d) => d[3] !== null),
         renderItem: (params, api) => {
           const low = api.coord([api.value(1), api.value(0)]), high = api.coord([api.value(2), api.value(0)]);
           const style = { stroke: css("--ink"), lineWidth: 1.5, fill: null };
           const line = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style });
-          return { type: "group", children: [line(low[0], low[1], high[0], high[1]),
+          const text = { type: "text", style: { text: format(api.value(3)), x: high[0] + 6, y: high[1], fontSize: 11,
+            fill: css("--ink"), textVerticalAlign: "middle" } };
+          if (high[0] - low[0] < 1) return { type: "group", children: [text] };
+          return { type: "group", children: [text, line(low[0], low[1], high[0], high[1]),
             line(low[0], low[1] - 5, low[0], low[1] + 5), line(high[0], high[1] - 5, high[0], high[1] + 5)] };
         },
       });
@@ -102,7 +105,7 @@
     if (bounds.length) {
       series[0].markLine = {
         symbol: "none", silent: true, lineStyle: { type: "dashed", color: css("--soft") },
-        label: { formatter: (p) => p.name, color: css("--soft"), fontSize: 11, position: "end" },
+        label: { formatter: (p) => p.name, color: css("--soft"), fontSize: 11, position: "start" },
         data: bounds.map((b) => ({ name: b.name, xAxis: b.value })),
       };
     }
@@ -219,10 +222,15 @@
       buttons.forEach((b, j) => b.setAttribute("aria-pressed", String(i === j)));
       const element = group.nextElementSibling;
       element.dataset.chosen = i;
+      const chart = data.charts[+element.dataset.charts.split(" ")[i]];
+      group.previousElementSibling.querySelector("span").textContent = chart.note || "";
       draw(element);
     }));
   }
-  // Charts are drawn when they come near the window: a page may have hundreds.
+  // Charts are drawn when they come near the window: a page may have hundreds. The first ones at once.
+  for (const element of document.querySelectorAll(".chart")) {
+    if (element.getBoundingClientRect().top < 2 * innerHeight) draw(element);
+  }
   const near = new IntersectionObserver((entries) => entries.forEach((entry) => {
     if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
   }), { rootMargin: "100% 0px" });

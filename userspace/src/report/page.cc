@@ -112,7 +112,10 @@ void Page::table(const std::string& caption, const std::vector<std::string>& col
       "<div class=\"scroll\" tabindex=\"0\" role=\"region\" "
       "aria-label=\"{0}\"><table><caption>{0}</caption>\n<thead><tr>",
       escape_html(caption));
-  for (const std::string& column : columns) body_ += fmt::format("<th scope=\"col\">{}</th>", escape_html(column));
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const bool right = i > 0 && !rows.empty() && i < rows[0].size() && numeric(rows[0][i]);
+    body_ += fmt::format("<th scope=\"col\"{}>{}</th>", right ? " class=\"n\"" : "", escape_html(columns[i]));
+  }
   body_ += "</tr></thead>\n<tbody>\n";
   for (const auto& row : rows) {
     if (row.size() != columns.size()) {
@@ -166,7 +169,7 @@ void Page::choice(const std::string& label, std::vector<std::pair<std::string, J
   begin_block(true);
   chosen = std::min(chosen, charts.size() - 1);
   const std::string title = escape_html(charts[0].second.value("title", ""));
-  const std::string note = escape_html(charts[0].second.value("note", ""));
+  const std::string note = escape_html(charts[chosen].second.value("note", ""));
   std::string buttons, indexes;
   for (size_t i = 0; i < charts.size(); ++i) {
     buttons += fmt::format("<button type=\"button\" aria-pressed=\"{}\">{}</button>", i == chosen,
