@@ -74,8 +74,8 @@ struct RunResult {
   std::map<std::string, int64_t> guest;  // counters of the guest's kernel and of neotier.ko over the ROI
   uint64_t promoted_pages = 0, demoted_pages = 0;
   nlohmann::ordered_json watched;  // keys timeline, pages and reports of docs/hil.md; null unless asked for
-  std::string left_running;  // names of processes that were still there when the program had ended
-  std::string output;        // the program's
+  std::string left_running;        // names of processes that were still there when the program had ended
+  std::string output;              // the program's
   std::filesystem::path console_log;
   double host_seconds = 0;  // of the ROI: says how fast the simulation is, and differs from run to run
 };
