@@ -116,6 +116,7 @@ std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, cons
 
 RunOptions finish_options(Arguments& arguments) {
   RunOptions& options = arguments.run;
+  options.timeline |= options.moves;
   if (options.program.empty())
     throw std::runtime_error("no PROGRAM; name it after '--', for example: neotier hil run -- /bin/true");
   options.dram_bytes = parse_size(arguments.dram);
@@ -159,7 +160,7 @@ void prepare(const Arguments& arguments) {
   catch_interrupts();
   if (!arguments.json.empty()) require_folder("--json", arguments.json);
   if (!arguments.run.record.empty()) require_folder("--output", arguments.run.record);
-  if (arguments.run.timeline && arguments.json.empty()) {
+  if ((arguments.run.timeline || arguments.run.moves) && arguments.json.empty()) {
     throw std::runtime_error("--timeline goes into the figures: name a file for them with --json");
   }
 }
@@ -291,8 +292,12 @@ void add_machine_options(CLI::App& command, Arguments& a) {
       ->capture_default_str()
       ->check(CLI::Range(1u, 1000000u));
   command.add_option("--json", a.json, "write the figures to FILE");
-  command.add_flag("--timeline", a.run.timeline,
-                   "figures over modelled time, page hotness and the device's accuracy, into --json");
+  command.add_flag(
+      "--timeline", a.run.timeline,
+      "figures over modelled time, page hotness and the device's accuracy, into --json; changes no figure");
+  command.add_flag("--moves", a.run.moves,
+                   "--timeline with pages promoted and demoted, read in the guest every 100 ms: figures move as with "
+                   "another seed");
   command.add_option("--logs", a.directory, "keep console and QEMU logs in this folder");
   command.add_option("--device", a.run.device, "device in the loop: the Verilated RTL or its golden model")
       ->capture_default_str()

@@ -20,7 +20,7 @@
   const seen = (name) => { if (!order.includes(name)) order.push(name); };
   for (const chart of data.charts) {
     if (chart.kind === "bars" && chart.series.length === 1) chart.categories.forEach(seen);
-    else if (chart.kind !== "heatmap") chart.series.forEach((s) => seen(s.name));
+    else if (chart.kind !== "heatmap" && !chart.stacked) chart.series.forEach((s) => seen(s.name));
   }
 
   const theme = () => dark.matches ? "dark" : "light";
@@ -37,7 +37,7 @@
     return String(+value.toPrecision(size >= 1000 ? 4 : 3));
   };
   const with_unit = (unit) => (value) => value === null || value === undefined ? "–" : unit === "%" ?
-    `${number(value)} %` : `${number(value)}${unit ? (/[kMGT]$/.test(number(value)) ? "" : " ") + unit : ""}`;
+    `${number(value)} %` : `${number(value)}${unit && unit !== "x" && !/[kMGT]$/.test(number(value)) ? " " : ""}${unit || ""}`;
   const axis_name = (axis) => (axis.name || "") + (axis.unit ? ` (${axis.unit})` : "");
   const escape = (text) => echarts.format.encodeHTML(String(text));
 
@@ -59,7 +59,7 @@
   function legend_rows(names, width) {
     let rows = 1, used = 0;
     for (const name of names) {
-      const item = 36 + 7.5 * name.length;
+      const item = 34 + 6.3 * name.length;
       if (used + item > width && used > 0) { rows += 1; used = 0; }
       used += item;
     }
@@ -73,12 +73,14 @@
     const format = with_unit(chart.unit);
     const longest = Math.max(...chart.categories.map((name) => name.length));
     const top = many ? 24 * legend_rows(chart.series.map((s) => s.name), width) : bounds.length ? 20 : 4;
-    const series = chart.series.map((s) => ({
+    // Parts of a stack are no names that other charts have.
+    const own = (name, at) => chart.stacked ? palette[theme()][(at + 9) % palette.light.length] : colour(name);
+    const series = chart.series.map((s, at) => ({
       name: s.name, type: "bar", stack: chart.stacked ? "all" : undefined, barMaxWidth: 22, barMinWidth: 4,
       data: s.values.map((value, i) => ({
-        value, itemStyle: { color: many ? colour(s.name) : colour(chart.categories[i]) },
+        value, itemStyle: { color: many ? own(s.name, at) : colour(chart.categories[i]) },
       })),
-      itemStyle: { color: colour(many ? s.name : chart.categories[0]), borderRadius: chart.stacked ? 0 : [0, 3, 3, 0] },
+      itemStyle: { color: many ? own(s.name, at) : colour(chart.categories[0]), borderRadius: chart.stacked ? 0 : [0, 3, 3, 0] },
       label: chart.stacked || whiskers ? { show: false } : {
         show: true, position: "right", color: css("--ink"), fontSize: 11, formatter: (p) => format(p.value),
       },
@@ -190,7 +192,8 @@
         series: [{ type: "heatmap", data: cells, encode: { x: 0, y: 1, value: 2 }, progressive: 0, itemStyle: { borderWidth: 0 },
           markLine: chart.breaks && chart.breaks.length ? {
             symbol: "none", silent: true, lineStyle: { color: css("--ink"), type: "solid", width: 1 },
-            label: { formatter: (p) => p.name, color: css("--ink"), position: "insideEndTop", fontSize: 11 },
+            label: { formatter: (p) => p.name, color: css("--ink"), position: "insideEndTop", fontSize: 11,
+              backgroundColor: css("--card"), padding: 3, borderRadius: 3 },
             data: chart.breaks.map((b) => ({ name: b.name, yAxis: b.row })),
           } : undefined }],
       },

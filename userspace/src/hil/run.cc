@@ -86,7 +86,7 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
-  if (options.timeline) {
+  if (options.moves) {
     for (std::string_view key : promotion_counters()) text += fmt::format("promoted {}\n", key);
     for (std::string_view key : demotion_counters()) text += fmt::format("demoted {}\n", key);
   }

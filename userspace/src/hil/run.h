@@ -43,7 +43,8 @@ struct RunOptions {
   std::string cwd;                                         // in the guest
   std::string stdin_file;                                  // of the host; empty: the program reads an empty input
   std::string device = "rtl", fault = "none";
-  bool timeline = false;             // samples over the region of interest, and what the guest moved when
+  bool timeline = false;             // samples over the region of interest; changes no figure
+  bool moves = false;                // and pages promoted and demoted, which the guest has to read: it does
   std::filesystem::path record;      // trace of what the memory device sees; empty: none
   bool record_all = false;           // of both tiers
   uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures

@@ -163,39 +163,42 @@ void windows(Page& page, const Group& group) {
        {"marks", marks(group, marked)}});
 }
 
-// Precision and recall over time, from sums that add up over steps; steps without an epoch's end belong to the next.
-void accuracy(Page& page, const Group& group) {
+// A share over time, from sums that add up over steps; steps without an epoch's end belong to the next.
+Json accuracy_chart(const Group& group, const char* part, const char* whole, const char* note) {
   Json lines = Json::array();
   for (const PolicyRuns& policy : group.policies) {
     const Json* run = policy.sampled();
     if (!run || number_at(*run, "/reports/judged_units").value_or(0) <= 0) continue;
-    const auto add = [&](const char* name, const char* part, const char* whole) {
-      const auto a = series_at(*run, part), b = series_at(*run, whole);
-      if (!a || !b || a->values.size() != b->values.size()) return;
-      Json points = Json::array();
-      const size_t group_by = std::max<size_t>(1, a->values.size() / 60);
-      double parts = 0, wholes = 0;
-      for (size_t i = 0; i < a->values.size(); ++i) {
-        parts += a->values[i];
-        wholes += b->values[i];
-        if ((i + 1) % group_by != 0 || wholes <= 0) continue;
-        points.push_back({a->step_s * static_cast<double>(i + 1), 100 * parts / wholes});
-        parts = wholes = 0;
-      }
-      lines.push_back(
-          {{"name", policy.label == "neotier" ? name : fmt::format("{}: {}", policy.label, name)}, {"points", points}});
-    };
-    add("precision", "right_units", "judged_units");
-    add("recall", "hot_reported", "hot_units");
-    add("weighted", "reported_requests", "top_requests");
+    const auto a = series_at(*run, part), b = series_at(*run, whole);
+    if (!a || !b || a->values.size() != b->values.size()) continue;
+    Json points = Json::array();
+    double parts = 0, wholes = 0;
+    for (size_t i = 0; i < a->values.size(); ++i) {
+      parts += a->values[i];
+      wholes += b->values[i];
+      if (wholes <= 0) continue;
+      points.push_back({a->step_s * static_cast<double>(i) + a->length_s(i), 100 * parts / wholes});
+      parts = wholes = 0;
+    }
+    if (!points.empty()) lines.push_back(line(policy, std::move(points)));
   }
-  if (lines.empty()) return;
-  page.chart({{"kind", "lines"},
-              {"title", "Device reports against exact counts"},
-              {"note", "Each epoch's reports against the truly hottest pages of that epoch (words: at the end)."},
-              {"x", kTimeAxis},
-              {"y", {{"name", "share"}, {"unit", "%"}, {"max", 100}}},
-              {"series", lines}});
+  return {{"kind", "lines"}, {"title", "Device reports against exact counts"},        {"note", note},
+          {"x", kTimeAxis},  {"y", {{"name", "share"}, {"unit", "%"}, {"max", 100}}}, {"series", lines}};
+}
+
+void accuracy(Page& page, const Group& group) {
+  std::vector<std::pair<std::string, Json>> charts;
+  const auto add = [&](const char* name, const char* part, const char* whole, const char* note) {
+    Json chart = accuracy_chart(group, part, whole, note);
+    if (!chart["series"].empty()) charts.emplace_back(name, std::move(chart));
+  };
+  add("precision", "right_units", "judged_units",
+      "Precision: of the pages reported in an epoch, the share that is among as many truly hottest.");
+  add("recall", "hot_reported", "hot_units",
+      "Recall: of the pages whose exact count reached the threshold in an epoch, the share that was reported.");
+  add("weighted", "reported_requests", "top_requests",
+      "Accesses of the pages reported in an epoch over those of as many truly hottest.");
+  page.choice("measure", std::move(charts));
 }
 
 std::optional<Json> heatmap(const Json& run) {
