@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "hil/plugin/device_thread.h"
 #include "hil/plugin/hot_page_source.h"
 #include "hil/plugin/qemu_plugin_api.h"
+#include "hil/plugin/watch.h"
 #include "hw/sim/neoprof_device.h"
 #include "neoprof_regs.h"
 #include "neotier/mailbox.h"
@@ -50,13 +52,14 @@ struct Options {
   Fault fault = Fault::kNone;
   std::string source;  // of a HotPageSource in the profiler's place; empty: none
   uint64_t dram_bytes = 0;
+  WatchOptions watch;
 };
 
 struct InstructionCounts {
   uint64_t user, kernel;
 };
 
-class Machine final : public DeviceSink, public FillSink, public neoprof::RingObserver {
+class Machine final : public DeviceSink, public LineObserver, public neoprof::RingObserver {
  public:
   Machine(const Options& options, uint8_t* bar)
       : options_(options),
@@ -70,13 +73,16 @@ class Machine final : public DeviceSink, public FillSink, public neoprof::RingOb
     device_ = options.model ? neoprof::make_model_device(straps) : neoprof::make_rtl_device(straps);
     device_->set_observer(this);
     device_thread_ = std::make_unique<DeviceThread>(*device_);
+    if (!options.watch.timeline_path.empty() || !options.watch.record_path.empty()) {
+      watch_ = std::make_unique<Watch>(options.watch);
+    }
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
     mirror_all();
     source_ = make_hot_page_source(options.source, options.params,
                                    {options.cxl_base, options.cxl_size, options.dram_bytes >> 12}, [this](uint64_t pa) {
                                      if (device_enabled_) device_thread_->request(pa - options_.cxl_base, false);
                                    });
-    if (source_) hierarchy_.set_fill_sink(this);
+    if (source_ || watch_) hierarchy_.set_observer(this);
   }
 
   void attach(InstructionCounts* counts) { counts_ = counts; }
@@ -111,11 +117,13 @@ class Machine final : public DeviceSink, public FillSink, public neoprof::RingOb
           calibrate_at_[0] = instructions() + options_.calibrate / 2;
           calibrate_at_[1] = instructions() + options_.calibrate;
         }
+        if (watch_) watch_->begin(mailbox_->begin, observe_device());
         break;
       case NEOTIER_OP_ROI_END:
         publish(mailbox_->end);
         mailbox_->guest_ns[1] = mailbox_->arg[0];
         mailbox_->host_ns[1] = host_ns();
+        if (watch_ && watch_->active()) watch_->end(mailbox_->end, observe_device());
         mailbox_->roi_state = 2;
         break;
       case NEOTIER_OP_MARK:
@@ -123,6 +131,9 @@ class Machine final : public DeviceSink, public FillSink, public neoprof::RingOb
         break;
       case NEOTIER_OP_HOTSET:
         hot_set();
+        break;
+      case NEOTIER_OP_MOVED:
+        if (watch_) watch_->moved(mailbox_->arg[3] & 0xffffffffu, mailbox_->arg[3] >> 32);
         break;
       default:
         break;
@@ -132,6 +143,7 @@ class Machine final : public DeviceSink, public FillSink, public neoprof::RingOb
   void finish() {
     publish(mailbox_->now);
     if (mailbox_->roi_state == 1) publish(mailbox_->end);
+    if (watch_ && mailbox_->roi_state != 2) watch_->abandon();
   }
 
   // DeviceSink
@@ -140,11 +152,15 @@ class Machine final : public DeviceSink, public FillSink, public neoprof::RingOb
     if (device_enabled_ && !source_) device_thread_->request(dpa, is_write);
   }
 
-  // FillSink
-  void filled(uint64_t pa) override { source_->on_fill(pa); }
+  // LineObserver, where somebody wants to know
+  void line(uint64_t hpa, bool cxl, bool is_write) override {
+    if (watch_ && watch_->active()) watch_->line(hpa, cxl, is_write);
+    if (source_ && !is_write) source_->on_fill(hpa);
+  }
 
   // RingObserver
   void on_ring_entry(uint32_t index, uint64_t entry) override {
+    if (watch_) watch_->reported(options_.cxl_base + (entry >> 16 << observed_.unit_shift));
     if (options_.fault == Fault::kUnits) entry |= uint64_t{1} << 60;
     store64(NEOPROF_HOTLIST_OFFSET + index * NEOPROF_HOTLIST_STRIDE, entry);
   }
@@ -178,6 +194,7 @@ class Machine final : public DeviceSink, public FillSink, public neoprof::RingOb
       ++ticks_;
     }
     mirror_live();
+    if (watch_ && watch_->active()) watch_->tick(hierarchy_.counters(n, counts_->kernel), observe_device());
     if (ticks_ % 64 == 0) publish(mailbox_->now);
     for (int half = 0; half < 2; ++half) {
       if (n >= calibrate_at_[half]) {
@@ -185,6 +202,27 @@ class Machine final : public DeviceSink, public FillSink, public neoprof::RingOb
         calibrate_at_[half] = UINT64_MAX;
       }
     }
+  }
+
+  // The snapshot is not mirrored into the BAR: the guest sees its own.
+  const DeviceCounters& observe_device() {
+    device_thread_->settle();
+    if (!device_enabled_) return observed_;
+    const auto field = [](uint64_t value, uint64_t mask) { return (value & mask) / (mask & -mask); };
+    device_->write(NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK, 0xff);
+    const uint64_t cfg0 = device_->read(NEOPROF_CFG0_OFFSET), cfg1 = device_->read(NEOPROF_CFG1_OFFSET);
+    const uint64_t track = field(cfg0, NEOPROF_CFG0_TRACK_MASK);
+    observed_.epochs = device_->read(NEOPROF_EPOCHS_OFFSET);
+    observed_.lost_tap = device_->read(NEOPROF_LOST_TAP_OFFSET);
+    observed_.lost_ring = device_->read(NEOPROF_LOST_RING_OFFSET);
+    observed_.lost_candidates = device_->read(NEOPROF_LOST_CANDIDATES_OFFSET);
+    observed_.saturated = device_->read(NEOPROF_SATURATED_OFFSET);
+    // A source's threshold is its own.
+    observed_.threshold = source_ ? UINT64_MAX : field(cfg0, NEOPROF_CFG0_THRESHOLD_MASK);
+    observed_.unit_shift = field(cfg1, NEOPROF_CFG1_UNIT_SIZE_MASK) == 21 ? 21 : 12;
+    observed_.counts_reads = track == 1 || track == 3 || track == 4 || track == 6;
+    observed_.counts_writes = track == 2 || track == 3 || track == 5 || track == 6;
+    return observed_;
   }
 
   void bar_access(uint32_t offset, unsigned bytes, bool is_store) {
@@ -277,6 +315,8 @@ class Machine final : public DeviceSink, public FillSink, public neoprof::RingOb
   uint64_t ticks_ = 0;
   bool device_enabled_ = false;
   uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
+  std::unique_ptr<Watch> watch_;  // null unless asked for
+  DeviceCounters observed_;
 };
 
 // Never freed: QEMU calls on_exit after this library's static objects are gone.
@@ -375,6 +415,12 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.calibrate = number;
   } else if (key == "ideal" && is_number) {
     options.ideal = number != 0;
+  } else if (key == "timeline") {
+    options.watch.timeline_path = text;
+  } else if (key == "record") {
+    options.watch.record_path = text;
+  } else if (key == "record_all" && is_number) {
+    options.watch.record_all = number != 0;
   } else if (key == "device" && (text == "rtl" || text == "model")) {
     options.model = text == "model";
   } else if (key == "source" && (text == "pebs" || text == "ptescan")) {
@@ -415,7 +461,11 @@ int install(qemu_plugin_id_t id, const qemu_info_t* info, int argc, char** argv)
   close(fd);
   if (bar == MAP_FAILED) return fail("cannot map the BAR's file '" + options.bar_path + "'");
 
-  machine = new Machine(options, static_cast<uint8_t*>(bar));
+  try {
+    machine = new Machine(options, static_cast<uint8_t*>(bar));
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
   scoreboard = qemu_plugin_scoreboard_new(sizeof(InstructionCounts));
   plugin_id = id;
   qemu_plugin_register_vcpu_init_cb(id, on_vcpu);

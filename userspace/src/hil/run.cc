@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 
@@ -85,6 +86,10 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
+  if (options.moves) {
+    for (std::string_view key : promotion_counters()) text += fmt::format("promoted {}\n", key);
+    for (std::string_view key : demotion_counters()) text += fmt::format("demoted {}\n", key);
+  }
   check_lines({options.roi_after, options.roi_until}, "--roi-after or --roi-until");
   if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
   if (!options.roi_until.empty()) text += fmt::format("roi_until {}\n", options.roi_until);
@@ -136,6 +141,29 @@ std::pair<Initramfs, std::vector<std::string>> build_initramfs(const Installatio
   return {std::move(archive), std::move(arguments)};
 }
 
+constexpr const char* kWatched = "watched.json";
+
+// QEMU takes a doubled comma for a comma.
+std::string escape_commas(std::string text) {
+  for (size_t at = 0; (at = text.find(',', at)) != std::string::npos; at += 2) text.insert(at, 1, ',');
+  return text;
+}
+
+// Where the trace grows; its name ends as the wanted one's, which says the format.
+fs::path unfinished_trace(const fs::path& record) {
+  return record.parent_path() / fmt::format("neotier-recording.{}.{}", getpid(), record.filename().string());
+}
+
+std::string watch_arguments(const RunOptions& options, const fs::path& directory) {
+  if (!options.timeline && options.record.empty()) return "";
+  std::string text = fmt::format(",timeline={}", escape_commas(fs::absolute(directory / kWatched)));
+  if (!options.record.empty()) {
+    text += fmt::format(",record={},record_all={}", escape_commas(fs::absolute(unfinished_trace(options.record))),
+                        options.record_all ? 1 : 0);
+  }
+  return text;
+}
+
 // What makes a run repeat: one vCPU thread, instruction-counted time, fixed seeds and clocks, no input from the host
 // (DESIGN: icount). String instructions are off since the kernel's would be emulated byte by byte.
 std::vector<std::string> qemu_command(const Installation& installation, const RunOptions& options, const Layout& map,
@@ -146,6 +174,7 @@ std::vector<std::string> qemu_command(const Installation& installation, const Ru
                                    options.device, options.fault, policy.ideal ? 1 : 0);
   if (!policy.source.empty()) plugin += fmt::format(",source={},dram_bytes={}", policy.source, options.dram_bytes);
   if (calibrate != 0) plugin += fmt::format(",calibrate={}", calibrate);
+  plugin += watch_arguments(options, directory);
   for (const ParamInfo& info : param_table()) plugin += fmt::format(",{}={}", info.name, options.params.*info.field);
   const auto hmat = [](int target, const char* type, const std::string& value) {
     return fmt::format("hmat-lb,initiator=0,target={},hierarchy=memory,data-type=access-{},{}={}", target, type, type,
@@ -305,6 +334,10 @@ Run::~Run() {
   std::error_code ignored;
   fs::remove(bar_file_, ignored);
   fs::remove(directory_ / "initramfs.cpio", ignored);
+  if (!options_.record.empty()) {
+    fs::remove(unfinished_trace(options_.record), ignored);
+    fs::remove(unfinished_trace(options_.record).string() + ".part", ignored);
+  }
 }
 
 bool Run::poll() {
@@ -379,6 +412,21 @@ std::string Run::verdict() {
                      WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), why, log);
 }
 
+void Run::read_watched(RunResult& result) {
+  const fs::path file = directory_ / kWatched;
+  result.watched = nlohmann::ordered_json::parse(read_text(file), nullptr, false);
+  std::error_code ignored;
+  fs::remove(file, ignored);
+  const bool recorded = options_.record.empty() || fs::exists(unfinished_trace(options_.record));
+  if (!result.watched.is_discarded() && recorded) {
+    if (!options_.record.empty()) fs::rename(unfinished_trace(options_.record), options_.record);
+    return;
+  }
+  std::string why = read_text(directory_ / "qemu.log");
+  std::replace(why.begin(), why.end(), '\n', ' ');
+  result.verdict = fmt::format("nothing was {}: {}", recorded ? "sampled" : "recorded", why);
+}
+
 RunResult Run::result() {
   // A copy: the guest, or a stray process, could still write to what is mapped.
   const auto box = std::make_unique<neotier_mailbox>(mailbox());
@@ -422,15 +470,16 @@ RunResult Run::result() {
   std::istringstream report(std::string(box->report, strnlen(box->report, sizeof box->report)));
   std::string key;
   for (int64_t value; report >> key >> value;) r.guest[key] = value;
-  const auto sum = [&](std::initializer_list<const char*> keys) {
+  const auto sum = [&](std::span<const std::string_view> keys) {
     int64_t total = 0;
-    for (const char* k : keys) {
-      if (auto it = r.guest.find(k); it != r.guest.end()) total += it->second;
+    for (std::string_view k : keys) {
+      if (auto it = r.guest.find(std::string(k)); it != r.guest.end()) total += it->second;
     }
     return static_cast<uint64_t>(std::max<int64_t>(total, 0));
   };
-  r.promoted_pages = sum({"vmstat.pgpromote_success", "neotier.promoted"});
-  r.demoted_pages = sum({"vmstat.pgdemote_kswapd", "vmstat.pgdemote_direct", "vmstat.pgdemote_khugepaged"});
+  r.promoted_pages = sum(promotion_counters());
+  r.demoted_pages = sum(demotion_counters());
+  if (options_.timeline || !options_.record.empty()) read_watched(r);
   return r;
 }
 
