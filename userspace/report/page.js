@@ -37,7 +37,7 @@
     return String(+value.toPrecision(size >= 1000 ? 4 : 3));
   };
   const with_unit = (unit) => (value) => value === null || value === undefined ? "–" : unit === "%" ?
-    `${number(value)} %` : `${number(value)}${unit && unit !== "x" && !/[kMGT]$/.test(number(value)) ? " " : ""}${unit || ""}`;
+    `${number(value)} %` : `${number(value)}${unit && unit !== "x" && !(/[kMGT]$/.test(number(value)) && unit.length < 4) ? " " : ""}${unit || ""}`;
   const axis_name = (axis) => (axis.name || "") + (axis.unit ? ` (${axis.unit})` : "");
   const escape = (text) => echarts.format.encodeHTML(String(text));
 
@@ -72,7 +72,7 @@
     const bounds = chart.bounds || [];
     const format = with_unit(chart.unit);
     const longest = Math.max(...chart.categories.map((name) => name.length));
-    const top = many ? 24 * legend_rows(chart.series.map((s) => s.name), width) : bounds.length ? 20 : 4;
+    const top = many ? 17 * legend_rows(chart.series.map((s) => s.name), width) + 7 : bounds.length ? 20 : 4;
     // Parts of a stack are no names that other charts have.
     const own = (name, at) => chart.stacked ? palette[theme()][(at + 9) % palette.light.length] : colour(name);
     const series = chart.series.map((s, at) => ({
@@ -129,7 +129,7 @@
 
   function lines(chart, width) {
     const names = chart.series.map((s) => s.name);
-    const top = 24 * legend_rows(names, width) + 22;
+    const top = 17 * legend_rows(names, width) + 29;
     const x_format = with_unit(chart.x.unit), y_format = with_unit(chart.y.unit);
     const series = chart.series.map((s) => ({
       name: s.name, type: "line", data: s.points, step: s.step ? "end" : false, showSymbol: !!s.dots, symbolSize: 5,
@@ -185,7 +185,7 @@
           axisLine: rule(), axisLabel: { ...label(), formatter: (i) => at(+i), interval: Math.max(1, Math.ceil(columns / (width < 500 ? 4 : 8))) - 1 } },
         yAxis: { type: "category", data: chart.rows.map((r) => r.name), axisTick: { show: false }, axisLine: rule(),
           axisLabel: { ...label(), fontSize: 11, interval: Math.max(1, Math.ceil(chart.rows.length / 8)) - 1,
-            width: Math.max(90, width * .25), overflow: "truncate" } },
+            width: Math.max(106, width * .25), overflow: "truncate" } },
         visualMap: { type: "continuous", min: 0, max: Math.log10(most), dimension: 2, calculable: false, orient: "horizontal",
           top: 0, left: 0, itemWidth: 12, itemHeight: Math.min(180, width * .35), inRange: { color: heat[theme()] },
           text: [format(most), "1"], textStyle: { color: css("--soft") } },
