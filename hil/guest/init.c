@@ -3,7 +3,11 @@
  * Process 1 of the guest: sets the machine up as /neotier.conf says, runs PROGRAM in the region of interest, and leaves
  * the outcome in the BAR's mailbox. Statically linked; the guest has nothing else.
  *
+ * Run by hand inside the guest (not as process 1): /init region GRANULARITY makes the CXL region once more.
+ *
  * /neotier.conf: "key value" lines, in this order of effect:
+ *   cxl_module PATH, cxl_devices N, cxl_granularity BYTES
+ *                       machine `cxl`: load these, make one region of N devices
  *   set PATH VALUE      write VALUE to PATH before anything else
  *   dram_bytes N        leave N bytes free on node 0 when PROGRAM starts
  *   module PATH ARGS    load a kernel module
@@ -18,6 +22,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/mempolicy.h>
+#include <linux/module.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
@@ -37,6 +42,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "guest.h"
 #include "neotier/mailbox.h"
 #include "neotier/mark.h"
 
@@ -55,9 +61,10 @@ static struct {
 
 static volatile struct neotier_mailbox *mailbox;
 static unsigned char *bar;
-static char bar_path[PATH_MAX];
+static char bar_path[PATH_MAX]; /* of the first device, which has the mailbox */
+static bool as_tool;
 
-static void power_off(void)
+__attribute__((noreturn)) static void power_off(void)
 {
 	fflush(NULL);
 	reboot(RB_POWER_OFF);
@@ -74,7 +81,7 @@ static void copy_to_mailbox(volatile char *to, const char *from, size_t size)
 	to[n] = 0;
 }
 
-__attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
+void fail(const char *format, ...)
 {
 	char text[512];
 	va_list args;
@@ -83,6 +90,8 @@ __attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
 	vsnprintf(text, sizeof text, format, args);
 	va_end(args);
 	fprintf(stderr, "neotier init: %s\n", text);
+	if (as_tool)
+		exit(1);
 	if (mailbox) {
 		copy_to_mailbox(mailbox->message, text, sizeof mailbox->message);
 		mailbox->state = NEOTIER_STATE_FAILED;
@@ -90,7 +99,7 @@ __attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
 	power_off();
 }
 
-static char *read_file(const char *path, char *buffer, size_t size)
+char *read_file(const char *path, char *buffer, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t n, at = 0;
@@ -172,35 +181,63 @@ static void mount_all(void)
 	mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
 }
 
-/* The ivshmem device: its BAR 2 holds the registers and, beyond them, the mailbox. */
-static void map_bar(void)
+static bool is_ivshmem(const char *pci)
 {
-	DIR *devices = opendir("/sys/bus/pci/devices");
-	struct dirent *entry;
 	char path[PATH_MAX], id[64];
 
-	while (devices && (entry = readdir(devices))) {
-		snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/vendor", entry->d_name);
-		if (!read_file(path, id, sizeof id) || strtoul(id, NULL, 16) != 0x1af4)
-			continue;
-		snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/device", entry->d_name);
-		if (!read_file(path, id, sizeof id) || strtoul(id, NULL, 16) != 0x1110)
-			continue;
-		snprintf(bar_path, sizeof bar_path, "/sys/bus/pci/devices/%s/resource2", entry->d_name);
-		break;
-	}
-	if (!bar_path[0])
+	snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/vendor", pci);
+	if (!read_file(path, id, sizeof id) || strtoul(id, NULL, 16) != 0x1af4)
+		return false;
+	snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/device", pci);
+	return read_file(path, id, sizeof id) && strtoul(id, NULL, 16) == 0x1110;
+}
+
+static int is_ivshmem_entry(const struct dirent *entry)
+{
+	return is_ivshmem(entry->d_name);
+}
+
+/* Memory decoding stays off until somebody enables the function. */
+static void enable_function(const char *pci)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/enable", pci);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	if (write(fd, "1", 1) != 1)
+		fail("cannot enable the ivshmem device: %s", strerror(errno));
+	close(fd);
+}
+
+/* Where the guest's PCI bus has BAR 2 of a function. */
+static uint64_t bar_address(const char *pci)
+{
+	char path[PATH_MAX], text[4096], *line = text;
+
+	snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/resource", pci);
+	if (!read_file(path, text, sizeof text))
+		fail("cannot read %s", path);
+	for (int i = 0; i < 2 && line; i++)
+		line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL;
+	return line ? strtoull(line, NULL, 16) : 0;
+}
+
+/*
+ * The ivshmem devices, in the order of their PCI addresses. BAR 2 of each holds a profiler's registers; that of the first,
+ * beyond them, the mailbox.
+ */
+static void map_bars(void)
+{
+	struct dirent **functions;
+	int count = scandir("/sys/bus/pci/devices", &functions, is_ivshmem_entry, alphasort);
+
+	if (count < 1)
 		fail("no ivshmem device (PCI 1af4:1110) in the machine");
-	/* Memory decoding stays off until somebody enables the function. */
-	snprintf(path, sizeof path, "%s", bar_path);
-	strcpy(strrchr(path, '/'), "/enable");
-	int fd = open(path, O_WRONLY);
-	if (fd >= 0) {
-		if (write(fd, "1", 1) != 1)
-			fail("cannot enable the ivshmem device: %s", strerror(errno));
-		close(fd);
-	}
-	fd = open(bar_path, O_RDWR | O_CLOEXEC);
+	snprintf(bar_path, sizeof bar_path, "/sys/bus/pci/devices/%s/resource2", functions[0]->d_name);
+	enable_function(functions[0]->d_name);
+	int fd = open(bar_path, O_RDWR | O_CLOEXEC);
 	bar = fd < 0 ? MAP_FAILED : mmap(NULL, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (bar == MAP_FAILED)
 		fail("cannot map %s: %s", bar_path, strerror(errno));
@@ -208,17 +245,28 @@ static void map_bar(void)
 	mailbox = (volatile struct neotier_mailbox *)(bar + NEOTIER_MAILBOX_OFFSET);
 	if (mailbox->version != NEOTIER_MAILBOX_VERSION)
 		fail("the mailbox has version %u, this init expects %u", mailbox->version, NEOTIER_MAILBOX_VERSION);
+	for (int i = 0; i < count; i++) {
+		enable_function(functions[i]->d_name);
+		mailbox->arg[0] = bar_address(functions[i]->d_name);
+		mailbox->arg[1] = (uint64_t)i;
+		NEOTIER_MARK_OP(NEOTIER_OP_BAR);
+		free(functions[i]);
+	}
+	free(functions);
+}
 
-	char text[4096], *line = text;
-	snprintf(path, sizeof path, "%s", bar_path);
-	strcpy(strrchr(path, '/'), "/resource");
-	if (!read_file(path, text, sizeof text))
-		fail("cannot read %s", path);
-	for (int i = 0; i < 2 && line; i++)
-		line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL;
-	mailbox->arg[0] = line ? strtoull(line, NULL, 16) : 0;
-	NEOTIER_MARK_OP(NEOTIER_OP_BAR);
-	mailbox->state = NEOTIER_STATE_SETUP;
+static void make_region(unsigned int devices, unsigned int granularity)
+{
+	struct neotier_region region;
+
+	cxl_make_region(devices, granularity, &region);
+	memcpy((void *)&mailbox->region, &region, sizeof region);
+	NEOTIER_MARK_OP(NEOTIER_OP_REGION);
+}
+
+static unsigned int conf_devices(void)
+{
+	return (unsigned int)strtoul(conf_value("cxl_devices"), NULL, 10);
 }
 
 static uint64_t node_free_bytes(int node)
@@ -263,19 +311,26 @@ static void trim_dram(uint64_t target)
 	}
 }
 
+void load_kernel_module(const char *path, const char *arguments)
+{
+	size_t length = strlen(path);
+	bool compressed = length > 3 && !strcmp(path + length - 3, ".xz");
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		fail("cannot open %s: %s", path, strerror(errno));
+	if (syscall(SYS_finit_module, fd, arguments, compressed ? MODULE_INIT_COMPRESSED_FILE : 0))
+		fail("cannot load %s: %s; see the console log for the module's own message", path, strerror(errno));
+	close(fd);
+}
+
 static void load_module(const char *value)
 {
 	char path[PATH_MAX];
 	const char *arguments = strchr(value, ' ');
 
 	snprintf(path, sizeof path, "%.*s", arguments ? (int)(arguments - value) : (int)strlen(value), value);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		fail("cannot open %s: %s", path, strerror(errno));
-	if (syscall(SYS_finit_module, fd, arguments ? arguments + 1 : "", 0))
-		fail("cannot load %s: %s; see the console log for the module's own message", path, strerror(errno));
-	close(fd);
+	load_kernel_module(path, arguments ? arguments + 1 : "");
 }
 
 /* Counters at ROI begin, to report differences. */
@@ -503,11 +558,36 @@ static void run_program(void)
 	mailbox->state = NEOTIER_STATE_DONE;
 }
 
-int main(void)
+static int tool(int argc, char **argv)
 {
-	mount_all();
-	map_bar();
+	char *end = NULL;
+	unsigned long granularity = argc == 3 && !strcmp(argv[1], "region") ? strtoul(argv[2], &end, 10) : 0;
+
+	as_tool = true;
+	if (!end || *end || !granularity) {
+		fprintf(stderr, "usage: %s region GRANULARITY\n", argv[0]);
+		return 2;
+	}
+	map_bars();
 	read_conf();
+	if (!conf_value("cxl_devices"))
+		fail("this machine has no CXL devices: neotier hil run --machine cxl has");
+	make_region(conf_devices(), (unsigned int)granularity);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (getpid() != 1)
+		return tool(argc, argv);
+	mount_all();
+	map_bars();
+	mailbox->state = NEOTIER_STATE_SETUP;
+	read_conf();
+	if (conf_value("cxl_devices")) {
+		conf_each("cxl_module", load_module);
+		make_region(conf_devices(), (unsigned int)strtoul(conf_value("cxl_granularity"), NULL, 10));
+	}
 	conf_each("set", write_setting);
 	if (conf_value("dram_bytes"))
 		trim_dram(strtoull(conf_value("dram_bytes"), NULL, 10));

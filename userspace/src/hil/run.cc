@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hil/run.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -48,23 +47,33 @@ uint64_t node0_bytes(uint64_t dram_bytes, uint64_t initramfs_bytes) {
   return (bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB);
 }
 
-struct Layout {
-  uint64_t node0, node1, below_4g, cxl_base;
-};
+// In the order in which they are loaded. cxl_core and cxl_port are built into Debian's kernel.
+constexpr std::array kCxlModules = {"drivers/dax/device_dax.ko.xz", "drivers/dax/kmem.ko.xz",
+                                    "drivers/dax/dax_cxl.ko.xz",    "drivers/cxl/cxl_acpi.ko.xz",
+                                    "drivers/cxl/cxl_mem.ko.xz",    "drivers/cxl/cxl_pci.ko.xz"};
 
-// q35 puts `max-ram-below-4g` bytes under 4 GiB and the rest above it: with node 0 below (or reaching above), node 1 is
-// one piece.
-Layout layout(uint64_t node0, uint64_t node1) {
-  const uint64_t below = std::min<uint64_t>(node0, 2048 * kMiB);
-  return {node0, node1, below, (4096 * kMiB) + (node0 - below)};
+std::string guest_path_of(std::string_view kernel_module) {
+  return fmt::format("/neotier/{}", fs::path(kernel_module).filename().string());
+}
+
+std::string cxl_config(const MachineOptions& machine) {
+  std::string text = fmt::format("cxl_devices {}\ncxl_granularity {}\n", machine.devices, machine.granularity);
+  for (const std::string_view name : kCxlModules) text += fmt::format("cxl_module {}\n", guest_path_of(name));
+  return text;
 }
 
 std::string guest_config(const Installation&, const RunOptions& options, const Policy& policy,
                          const std::string& guest_program) {
   const uint64_t dram = policy.all_dram ? options.dram_bytes + options.cxl_bytes : options.dram_bytes;
   std::string text = fmt::format("dram_bytes {}\n", dram);
+  if (options.machine.kind == MachineKind::kCxl) text += cxl_config(options.machine);
+  std::vector<std::string> knobs;
+  if (options.machine.interrupts) {
+    for (uint32_t i = 0; i < options.machine.devices; ++i) knobs.push_back(fmt::format("device{}/irq=1", i));
+  }
+  knobs.insert(knobs.end(), options.knobs.begin(), options.knobs.end());
   for (const std::string& line :
-       policy_settings(policy, options.thp, options.dram_bytes + options.cxl_bytes, options.knobs)) {
+       policy_settings(policy, options.thp, options.dram_bytes + options.cxl_bytes, knobs)) {
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
@@ -90,6 +99,11 @@ Initramfs build_initramfs(const Installation& installation, const RunOptions& op
   archive.add_file(installation.init, "/init");
   // Every policy gets the same files, so that node 0 looks the same under each.
   if (fs::exists(installation.module)) archive.add_file(installation.module, "/neotier/neotier.ko");
+  if (options.machine.kind == MachineKind::kCxl) {
+    for (const std::string_view name : kCxlModules) {
+      archive.add_file(installation.kernel_modules / name, guest_path_of(name));
+    }
+  }
   const std::string program = archive.add_program(find_program(options.program.front()));
   for (const auto& [host, guest] : options.files) {
     if (access(host.c_str(), X_OK) == 0 && !host.ends_with(".ko")) archive.add_program(host);
@@ -97,80 +111,6 @@ Initramfs build_initramfs(const Installation& installation, const RunOptions& op
   }
   archive.add_text("/neotier.conf", guest_config(installation, options, policy, program), 0644);
   return archive;
-}
-
-// What makes a run repeat: one vCPU thread, instruction-counted time, fixed seeds and clocks, no input from the host
-// (DESIGN: icount). String instructions are off since the kernel's would be emulated byte by byte.
-std::vector<std::string> qemu_command(const Installation& installation, const RunOptions& options, const Layout& map,
-                                      uint32_t shift, const fs::path& directory, const fs::path& bar, bool ideal,
-                                      uint64_t calibrate) {
-  std::string plugin = fmt::format("{},bar={},cxl_base={:#x},cxl_size={:#x},shift={},device={},fault={},ideal={}",
-                                   installation.plugin.string(), bar.string(), map.cxl_base, map.node1, shift,
-                                   options.device, options.fault, ideal ? 1 : 0);
-  if (calibrate != 0) plugin += fmt::format(",calibrate={}", calibrate);
-  for (const ParamInfo& info : param_table()) plugin += fmt::format(",{}={}", info.name, options.params.*info.field);
-  const auto hmat = [](int target, const char* type, const std::string& value) {
-    return fmt::format("hmat-lb,initiator=0,target={},hierarchy=memory,data-type=access-{},{}={}", target, type, type,
-                       value);
-  };
-  const Params& p = options.params;
-  return {"qemu-system-x86_64",
-          "-accel",
-          "tcg,thread=single",
-          "-machine",
-          fmt::format("q35,hmat=on,hpet=off,max-ram-below-4g={}", map.below_4g),
-          "-cpu",
-          "max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off",
-          "-smp",
-          "1",
-          "-m",
-          fmt::format("{}M", (map.node0 + map.node1) / kMiB),
-          "-icount",
-          fmt::format("shift={},sleep=off", shift),
-          "-seed",
-          std::to_string(options.seed),
-          "-rtc",
-          "base=2026-01-01T00:00:00,clock=vm",
-          "-nodefaults",
-          "-display",
-          "none",
-          "-monitor",
-          "none",
-          "-no-reboot",
-          "-serial",
-          fmt::format("file:{}", (directory / "console.log").string()),
-          "-serial",
-          fmt::format("file:{}", (directory / "output.log").string()),
-          "-object",
-          fmt::format("memory-backend-ram,id=m0,size={}", map.node0),
-          "-object",
-          fmt::format("memory-backend-ram,id=m1,size={}", map.node1),
-          "-numa",
-          "node,nodeid=0,memdev=m0,cpus=0",
-          "-numa",
-          "node,nodeid=1,memdev=m1,initiator=0",
-          "-numa",
-          hmat(0, "latency", std::to_string(p.dram_ns)),
-          "-numa",
-          hmat(0, "bandwidth", fmt::format("{}M", p.dram_mb_s)),
-          "-numa",
-          hmat(1, "latency", std::to_string(p.cxl_ns)),
-          "-numa",
-          hmat(1, "bandwidth", fmt::format("{}M", p.cxl_mb_s)),
-          "-object",
-          fmt::format("memory-backend-file,id=bar,size={},share=on,mem-path={}", NEOTIER_BAR_BYTES, bar.string()),
-          "-device",
-          "ivshmem-plain,memdev=bar,addr=3",
-          "-kernel",
-          installation.kernel_image.string(),
-          "-initrd",
-          (directory / "initramfs.cpio").string(),
-          "-append",
-          "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off "
-          "random.trust_bootloader=off swiotlb=noforce mitigations=off iomem=relaxed " +
-              kernel_arguments(options.thp),
-          "-plugin",
-          plugin};
 }
 
 // The last line of the console log that says why a kernel died, or nothing.
@@ -185,35 +125,48 @@ std::string last_words(const std::string& console) {
 
 }  // namespace
 
-Installation Installation::find() {
+Installation Installation::find(const std::string& kernel) {
   Installation found;
   const fs::path bin = fs::read_symlink("/proc/self/exe").parent_path();
   const char* build = std::getenv("NEOTIER_BUILD");
   const fs::path root = build ? fs::path(build) : bin.parent_path();
   found.plugin = bin / "neotier-plugin.so";
   found.init = bin / "neotier-init";
-  found.module = root / "kmod" / "neotier.ko";
+  found.module = root / (kernel == kKernels.front() ? "kmod" : fmt::format("kmod-{}", kernel)) / "neotier.ko";
   for (const fs::path& piece : {found.plugin, found.init}) {
     if (!fs::exists(piece)) throw std::runtime_error(fmt::format("{} is missing; run 'make build'", piece.string()));
   }
-  const fs::path boot = root / "guest-kernel" / "boot";
-  if (fs::is_directory(boot)) {
-    for (const auto& entry : fs::directory_iterator(boot)) {
-      const std::string name = entry.path().filename();
-      if (name.starts_with("vmlinuz-")) {
-        found.kernel_image = entry.path();
-        found.kernel_release = name.substr(8);
-      }
+  const fs::path kernels = root / "guest-kernel";
+  if (fs::is_directory(kernels)) {
+    for (const auto& entry : fs::directory_iterator(kernels)) {
+      const std::string release = entry.path().filename();
+      const fs::path image = entry.path() / "boot" / ("vmlinuz-" + release);
+      if (!release.starts_with(kernel + ".") || !fs::exists(image)) continue;
+      found.kernel_image = image;
+      found.kernel_modules = entry.path() / "lib" / "modules" / release / "kernel";
+      found.kernel_release = release;
     }
   }
   if (found.kernel_image.empty()) {
     throw std::runtime_error(fmt::format(
-        "no guest kernel in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)",
-        boot.string()));
+        "no guest kernel {} in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)", kernel,
+        kernels.string()));
   }
   // Shared memory that no disk has to follow.
   found.bar_directory = fs::is_directory("/dev/shm") && access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "";
   return found;
+}
+
+void check_machine(const RunOptions& options) {
+  const MachineOptions& machine = options.machine;
+  if (machine.kind == MachineKind::kNuma && (machine.devices != 1 || machine.granularity != MachineOptions{}.granularity)) {
+    throw std::runtime_error("--cxl-devices and --cxl-granularity are of --machine cxl");
+  }
+  if (machine.kind == MachineKind::kCxl && options.kernel != kKernels.front()) {
+    throw std::runtime_error(
+        fmt::format("--machine cxl needs kernel {}: Debian's {} cannot make system memory of a CXL region (no DEV_DAX_CXL)",
+                    kKernels.front(), options.kernel));
+  }
 }
 
 Run::Run(const Installation& installation, RunOptions options, uint32_t shift, const fs::path& directory,
@@ -237,29 +190,35 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   const Initramfs archive = build_initramfs(installation_, options_, policy);
   archive.write(directory_ / "initramfs.cpio");
   const uint64_t dram = options_.dram_bytes + (policy.all_dram ? options_.cxl_bytes : 0);
-  const Layout map =
-      layout(node0_bytes(dram, archive.bytes()), (options_.cxl_bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB));
+  const uint64_t page_array = options_.machine.kind == MachineKind::kCxl ? options_.cxl_bytes / 32 : 0;
+  const Layout map = layout(options_.machine, node0_bytes(dram + page_array, archive.bytes()), options_.cxl_bytes);
 
-  bar_file_ = (installation_.bar_directory.empty() ? directory_ : installation_.bar_directory) /
-              fmt::format("neotier-bar.{}.{:x}", getpid(), steady_ns());
-  const int fd = open(bar_file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0 || ftruncate(fd, NEOTIER_BAR_BYTES) != 0) {
-    throw std::runtime_error(fmt::format("cannot create {}: {}", bar_file_.string(), std::strerror(errno)));
-  }
-  bar_ = mmap(nullptr, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
-  if (bar_ == MAP_FAILED) throw std::runtime_error(fmt::format("cannot map {}", bar_file_.string()));
-  mailbox_ = reinterpret_cast<neotier_mailbox*>(static_cast<uint8_t*>(bar_) + NEOTIER_MAILBOX_OFFSET);
+  bars_.emplace(installation_.bar_directory.empty() ? directory_ : installation_.bar_directory, options_.machine.devices,
+                options_.machine.interrupts);
   started_ns_ = steady_ns();
-  qemu_.emplace(qemu_command(installation_, options_, map, shift_, directory_, bar_file_, policy.ideal, calibrate_),
-                directory_ / "qemu.log");
+  std::string plugin = fmt::format(",device={},fault={},ideal={}", options_.device, options_.fault, policy.ideal ? 1 : 0);
+  if (calibrate_ != 0) plugin += fmt::format(",calibrate={}", calibrate_);
+  if (!options_.exact.empty()) plugin += fmt::format(",exact={}", fs::absolute(options_.exact).string());
+  const QemuPlan plan{.machine = options_.machine,
+                      .layout = map,
+                      .params = options_.params,
+                      .shift = shift_,
+                      .seed = options_.seed,
+                      .kernel_image = installation_.kernel_image,
+                      .initramfs = directory_ / "initramfs.cpio",
+                      .console_log = directory_ / "console.log",
+                      .output_log = directory_ / "output.log",
+                      .kernel_arguments = kernel_arguments(options_.thp),
+                      .plugin = installation_.plugin,
+                      .plugin_options = plugin};
+  qemu_.emplace(qemu_command(plan, *bars_), directory_ / "qemu.log", bars_->inherited());
+  bars_->started();
 }
 
 Run::~Run() {
   qemu_.reset();
-  if (bar_ && bar_ != MAP_FAILED) munmap(bar_, NEOTIER_BAR_BYTES);
+  bars_.reset();
   std::error_code ignored;
-  fs::remove(bar_file_, ignored);
   fs::remove(directory_ / "initramfs.cpio", ignored);
 }
 
@@ -377,6 +336,11 @@ RunResult Run::result() {
     }
     return static_cast<uint64_t>(std::max<int64_t>(total, 0));
   };
+  for (uint32_t i = 0; i < options_.machine.devices; ++i) {
+    r.devices.push_back({box->device[1][i].reads - box->device[0][i].reads,
+                         box->device[1][i].writes - box->device[0][i].writes});
+  }
+  r.region = box->region;
   r.promoted_pages = sum({"vmstat.pgpromote_success", "neotier.promoted"});
   r.demoted_pages = sum({"vmstat.pgdemote_kswapd", "vmstat.pgdemote_direct", "vmstat.pgdemote_khugepaged"});
   return r;

@@ -2,14 +2,17 @@
 // One run of a program on the emulated machine, from its initramfs to its figures.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "hil/machine.h"
 #include "hil/model/params.h"
 #include "hil/policy.h"
 #include "neotier/mailbox.h"
@@ -17,16 +20,21 @@
 
 namespace neotier::hil {
 
+// Series of the kernels that a guest can boot; the first is the default, and has everything.
+constexpr std::array<std::string_view, 2> kKernels = {"6.12", "6.1"};
+
 // Where the installation's pieces lie: beside the executable, in the build tree.
 struct Installation {
-  std::filesystem::path plugin, init, module, kernel_image, bar_directory;
+  std::filesystem::path plugin, init, module, kernel_image, kernel_modules, bar_directory;
   std::string kernel_release;
-  // Throws std::runtime_error naming what is missing and the command that makes it.
-  static Installation find();
+  // `kernel`: one of kKernels. Throws std::runtime_error naming what is missing and the command that makes it.
+  static Installation find(const std::string& kernel = std::string(kKernels.front()));
 };
 
 struct RunOptions {
   std::string policy = "neotier";
+  MachineOptions machine;
+  std::string kernel{kKernels.front()};
   uint64_t dram_bytes = 256ull << 20;  // free when the program starts
   uint64_t cxl_bytes = 512ull << 20;
   Thp thp = Thp::kNever;
@@ -38,9 +46,13 @@ struct RunOptions {
   std::vector<std::string> sysctls;  // NAME=VALUE, for every policy, after the policy's own settings
   std::vector<std::pair<std::string, std::string>> files;  // host file, guest path
   std::string device = "rtl", fault = "none";
+  std::string exact;  // file for the exact count of each page of the slow tier; empty: not counted
   uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures
   std::vector<std::string> program;  // and its arguments
 };
+
+// Throws std::runtime_error in one line where options of the machine contradict each other.
+void check_machine(const RunOptions& options);
 
 struct Mark {
   std::string name;  // of a phase; empty for a window
@@ -58,6 +70,8 @@ struct RunResult {
   uint64_t guest_ns = 0, modelled_ns = 0, idle_ns = 0;
   uint64_t free_bytes[2] = {0, 0};
   neotier_counters begin{}, end{};
+  std::vector<neotier_device_counters> devices;  // requests over the ROI, by the order of their root ports
+  neotier_region region{};                       // machine cxl
   std::vector<Mark> marks;
   std::map<std::string, int64_t> guest;  // counters of the guest's kernel and of neotier.ko over the ROI
   uint64_t promoted_pages = 0, demoted_pages = 0;
@@ -84,16 +98,15 @@ class Run {
   std::optional<uint32_t> calibrated_shift() const;
 
  private:
-  const neotier_mailbox& mailbox() const { return *mailbox_; }
+  const neotier_mailbox& mailbox() const { return *bars_->mailbox(); }
   std::string verdict();
 
   Installation installation_;
   RunOptions options_;
   uint32_t shift_;
   uint64_t calibrate_;
-  std::filesystem::path directory_, bar_file_;
-  neotier_mailbox* mailbox_ = nullptr;
-  void* bar_ = nullptr;
+  std::filesystem::path directory_;
+  std::optional<Bars> bars_;
   std::optional<Child> qemu_;
   uint64_t started_ns_ = 0;
   bool timed_out_ = false;
