@@ -138,6 +138,7 @@ class Machine final : public DeviceSink {
   }
 
   void finish() {
+    if (!counts_) return;  // QEMU gave up before it made a vCPU
     publish(mailbox_->now);
     if (!options_.exact_path.empty() && !exact_.write(options_.exact_path)) {
       std::fprintf(stderr, "neotier plugin: cannot write exact counts to %s\n", options_.exact_path.c_str());

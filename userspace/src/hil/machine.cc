@@ -227,12 +227,12 @@ std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars) {
   for (size_t i = 0; i < bars.files().size(); ++i) {
     if (plan.machine.interrupts) {
       add({"-chardev", fmt::format("socket,id=doorbell{},fd={}", i, bars.server_ends()[i]), "-device",
-           fmt::format("ivshmem-doorbell,chardev=doorbell{},vectors=1,addr={}", i, kFirstSlot + i)});
+           fmt::format("ivshmem-doorbell,chardev=doorbell{},vectors=1,bus=pcie.0,addr={}", i, kFirstSlot + i)});
     } else {
       add({"-object",
            fmt::format("memory-backend-file,id=bar{},size={},share=on,mem-path={}", i, NEOTIER_BAR_BYTES,
                        bars.files()[i].string()),
-           "-device", fmt::format("ivshmem-plain,memdev=bar{},addr={}", i, kFirstSlot + i)});
+           "-device", fmt::format("ivshmem-plain,memdev=bar{},bus=pcie.0,addr={}", i, kFirstSlot + i)});
     }
   }
   add({"-kernel", plan.kernel_image.string(), "-initrd", plan.initramfs.string(), "-append",
