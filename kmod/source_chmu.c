@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Source of hot pages: a CXL 3.2 Hotness Monitoring Unit with NeoProf's vendor block, found as BAR 2 of a PCI function.
- * Finds it, checks what it says of itself, writes its configuration, drains its hotlist. Only the first NEOPROF_SIZE bytes
+ * Finds it, binds to it when its memory is there (a CXL region can come later, and go), checks what it says of itself, writes its configuration, drains its hotlist. Only the first NEOPROF_SIZE bytes
  * of the BAR are the device's.
  *
  * The device is not trusted: every capability is checked once, here; TAIL at each drain; units in hotlist.c.
@@ -14,6 +14,7 @@
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/slab.h>
+#include <linux/workqueue.h>
 #include "neoprof_regs.h"
 #include "neotier.h"
 
@@ -30,6 +31,7 @@
 #define NEOTIER_PUT(name, value) FIELD_PREP(NEOPROF_##name##_MASK, (u64)(value))
 
 static int neotier_probes, neotier_probe_error;
+static bool neotier_probe_waits;
 static int neotier_next_id;
 
 static u64 neotier_read(struct neotier_device *dev, u32 offset)
@@ -155,12 +157,38 @@ static int neotier_read_caps(struct neotier_device *dev)
 	caps->counter_max = GENMASK_ULL(caps->tracker_counter_bits - 1, 0);
 
 	caps->peak_lines_per_tick = NEOTIER_GET(PEAK_LINES_PER_TICK, neotier_read(dev, NEOPROF_PEAK_OFFSET));
+	caps->interrupts = NEOTIER_GET(CAP0_FILL_IRQ, cap0) && NEOTIER_GET(CAP0_OVERFLOW_IRQ, cap0);
+	caps->message = NEOTIER_GET(CAP0_MSI, cap0);
+	caps->serial = neotier_read(dev, NEOPROF_SERIAL_OFFSET);
 	caps->hpa_base = neotier_read(dev, NEOPROF_HPA_BASE_OFFSET);
 	caps->hpa_size = neotier_read(dev, NEOPROF_HPA_SIZE_OFFSET);
 	if (!caps->hpa_size || !PAGE_ALIGNED(caps->hpa_base | caps->hpa_size) ||
 	    caps->hpa_size > NEOPROF_BITMAP_COUNT * 64 * NEOTIER_BITMAP_UNIT ||
 	    caps->hpa_base > BIT_ULL(MAX_PHYSMEM_BITS) - caps->hpa_size) {
 		NEOTIER_REFUSE(dev, "memory of 0x%llx bytes at 0x%llx", caps->hpa_size, caps->hpa_base);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int neotier_find_memory(struct neotier_device *dev)
+{
+	const struct neotier_caps *caps = &dev->caps;
+	struct neotier_region *region = &dev->region;
+	int err;
+
+	if (!caps->serial) {
+		*region = (struct neotier_region) {
+			.hpa_base = caps->hpa_base, .hpa_size = caps->hpa_size, .dpa_size = caps->hpa_size,
+		};
+		return 0;
+	}
+	err = neotier_region_find(dev, region);
+	if (err)
+		return err;
+	if (region->dpa_base > caps->hpa_size || region->dpa_size > caps->hpa_size - region->dpa_base) {
+		NEOTIER_REFUSE(dev, "its region uses 0x%llx bytes at 0x%llx of 0x%llx", region->dpa_size, region->dpa_base,
+			       caps->hpa_size);
 		return -EINVAL;
 	}
 	return 0;
@@ -173,8 +201,9 @@ static bool neotier_settled(u64 status)
 
 int neotier_source_start(struct neotier_device *dev)
 {
-	u64 bits = DIV_ROUND_UP(dev->caps.hpa_size, NEOTIER_BITMAP_UNIT), status, ring;
-	unsigned int i;
+	u64 first = dev->region.dpa_base / NEOTIER_BITMAP_UNIT, status, ring;
+	u64 end = DIV_ROUND_UP(dev->region.dpa_base + dev->region.dpa_size, NEOTIER_BITMAP_UNIT);
+	unsigned int i, bit;
 
 	neotier_write(dev, NEOPROF_CFG0_OFFSET, NEOTIER_PUT(CFG0_THRESHOLD, dev->conf.threshold));
 	if (read_poll_timeout(neotier_read, status, neotier_settled(status), 1000, NEOTIER_ANSWER_US, false, dev,
@@ -191,12 +220,15 @@ int neotier_source_start(struct neotier_device *dev)
 	dev->head = 0;
 	dev->cfg0 = 0;
 	dev->cfg1 = 0;
+	dev->cfg2 = NEOTIER_GET(CFG2_FILL_LEVEL, neotier_read(dev, NEOPROF_CFG2_OFFSET));
 	dev->decay = ~0ULL;
 	for (i = 0; i < NEOPROF_BITMAP_COUNT; i++) {
-		u64 word = bits >= 64 ? ~0ULL : BIT_ULL(bits) - 1;
+		u64 word = 0;
 
+		for (bit = 0; bit < 64; bit++)
+			if (64 * i + bit >= first && 64 * i + bit < end)
+				word |= BIT_ULL(bit);
 		neotier_write(dev, dev->caps.bitmap_offset + i * NEOPROF_BITMAP_STRIDE, word);
-		bits -= min(bits, 64);
 	}
 	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
 	return 0;
@@ -210,7 +242,7 @@ silent:
 void neotier_source_apply(struct neotier_device *dev, bool count)
 {
 	const struct neotier_conf *conf = &dev->conf;
-	u64 cfg0, cfg1 = 0, decay;
+	u64 cfg0, cfg1 = 0, cfg2, decay;
 
 	neotier_epoch_encode(READ_ONCE(conf->epoch_us), &cfg1);
 	cfg1 |= NEOTIER_PUT(CFG1_UNIT_SIZE, NEOTIER_UNIT_SHIFT) |
@@ -220,6 +252,11 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 		neotier_write(dev, NEOPROF_CFG1_OFFSET, cfg1);
 		dev->cfg1 = cfg1;
 	}
+	cfg2 = READ_ONCE(conf->fill_level);
+	if (cfg2 != dev->cfg2) {
+		neotier_write(dev, NEOPROF_CFG2_OFFSET, NEOTIER_PUT(CFG2_FILL_LEVEL, cfg2));
+		dev->cfg2 = cfg2;
+	}
 	decay = NEOTIER_PUT(DECAY_SHIFT, READ_ONCE(conf->decay_shift));
 	if (decay != dev->decay) {
 		neotier_write(dev, NEOPROF_DECAY_OFFSET, decay);
@@ -227,6 +264,8 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 	}
 	cfg0 = NEOTIER_PUT(CFG0_TRACK, READ_ONCE(conf->track)) |
 	       NEOTIER_PUT(CFG0_RANDOM_DS, READ_ONCE(conf->random_downsampling)) |
+	       NEOTIER_PUT(CFG0_OVERFLOW_IRQ_EN, READ_ONCE(conf->irq)) |
+	       NEOTIER_PUT(CFG0_FILL_IRQ_EN, READ_ONCE(conf->irq)) |
 	       NEOTIER_PUT(CFG0_ENABLE, count) |
 	       NEOTIER_PUT(CFG0_THRESHOLD, READ_ONCE(conf->threshold));
 	if (cfg0 != dev->cfg0) {
@@ -270,6 +309,11 @@ unsigned int neotier_source_discard(struct neotier_device *dev)
 	return (tail + dev->caps.hotlist_size - head) % dev->caps.hotlist_size;
 }
 
+void neotier_source_acknowledge(struct neotier_device *dev)
+{
+	neotier_write(dev, NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_OVERFLOW_MASK | NEOPROF_STATUS_FILL_MASK);
+}
+
 void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
 {
 	u64 word;
@@ -305,6 +349,7 @@ static void neotier_default_conf(struct neotier_device *dev)
 	conf->epoch_us = 50000;
 	if (!neotier_source_epoch_valid(dev, conf->epoch_us))
 		conf->epoch_us = dev->caps.epoch_min_us;
+	conf->fill_level = min_t(u32, FIELD_GET(NEOPROF_CFG2_FILL_LEVEL_MASK, NEOPROF_CFG2_INIT), dev->caps.hotlist_size - 1);
 	conf->always_on = dev->caps.always_on;
 	/*
 	 * Reads: where caches allocate on a write, each line that is written back has been read before, and the read comes
@@ -374,6 +419,8 @@ static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!err)
 		err = neotier_read_caps(dev);
 	if (!err)
+		err = neotier_find_memory(dev);
+	if (!err)
 		err = neotier_device_alloc(dev);
 	if (!err)
 		err = neotier_hotlist_init(dev);
@@ -398,8 +445,9 @@ static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	list_add_tail(&dev->node, &neotier_devices);
 	mutex_unlock(&neotier_devices_lock);
 	pci_set_drvdata(pdev, dev);
+	neotier_irq_init(dev);
 	dev_info(&pdev->dev, "device%d: %llu MiB on node %d, promoting to node %d\n", dev->id,
-		 dev->caps.hpa_size >> 20, dev->nid, dev->target_nid);
+		 dev->region.dpa_size >> 20, dev->nid, dev->target_nid);
 	return 0;
 
 del_sysfs:
@@ -412,7 +460,9 @@ out:
 	 * else it would add a line of its own.
 	 */
 	neotier_probe_error = err;
-	return err == -ENOMEM ? err : -ENODEV;
+	if (err == -EPROBE_DEFER)
+		neotier_probe_waits = true;
+	return err == -ENOMEM || err == -EPROBE_DEFER ? err : -ENODEV;
 }
 
 static void neotier_remove(struct pci_dev *pdev)
@@ -420,6 +470,7 @@ static void neotier_remove(struct pci_dev *pdev)
 	struct neotier_device *dev = pci_get_drvdata(pdev);
 
 	neotier_sysfs_del_device(dev);
+	neotier_irq_exit(dev);
 	mutex_lock(&neotier_devices_lock);
 	list_del(&dev->node);
 	neotier_promote_stop(dev);
@@ -445,6 +496,69 @@ static struct pci_driver neotier_driver = {
 	.driver.probe_type = PROBE_FORCE_SYNCHRONOUS,
 };
 
+/* Recheck: in a work item, since who asks may hold locks that probe and the CXL core take. */
+static bool neotier_registered;
+
+/* Whether the device's region is what it was when it was bound. */
+static bool neotier_region_same(struct neotier_device *dev)
+{
+	struct neotier_region now = { };
+
+	return !neotier_region_find(dev, &now) && now.hpa_base == dev->region.hpa_base &&
+	       now.hpa_size == dev->region.hpa_size && now.dpa_base == dev->region.dpa_base &&
+	       now.dpa_size == dev->region.dpa_size && now.position == dev->region.position &&
+	       now.interleave.ways_log2 == dev->region.interleave.ways_log2 &&
+	       now.interleave.gran_log2 == dev->region.interleave.gran_log2;
+}
+
+#define NEOTIER_STALE_MAX 16
+struct neotier_stale {
+	struct device *devices[NEOTIER_STALE_MAX];	/* with a reference each */
+	unsigned int nr;
+};
+
+static int neotier_recheck_one(struct device *d, void *data)
+{
+	struct neotier_stale *stale = data;
+	struct neotier_device *dev;
+
+	device_lock(d);
+	dev = dev_get_drvdata(d);
+	if (dev && dev->caps.serial) {
+		if (neotier_region_same(dev))
+			neotier_hotlist_online(dev);
+		else if (stale->nr < NEOTIER_STALE_MAX)
+			stale->devices[stale->nr++] = get_device(d);
+	}
+	device_unlock(d);
+	return 0;
+}
+
+static void neotier_recheck_work(struct work_struct *work)
+{
+	struct neotier_stale stale = { };
+	unsigned int i;
+
+	if (driver_for_each_device(&neotier_driver.driver, NULL, &stale, neotier_recheck_one))
+		return;
+	/* Not above: unbinding waits for the walk over the driver's devices to let go. */
+	for (i = 0; i < stale.nr; i++) {
+		dev_info(stale.devices[i], "its CXL region has changed: bound anew\n");
+		device_release_driver(stale.devices[i]);
+		put_device(stale.devices[i]);
+	}
+	if (driver_attach(&neotier_driver.driver))
+		pr_warn("cannot look for devices again\n");
+}
+
+static DECLARE_WORK(neotier_recheck, neotier_recheck_work);
+
+void neotier_source_recheck(void)
+{
+	if (READ_ONCE(neotier_registered))
+		schedule_work(&neotier_recheck);
+}
+
 int neotier_source_register(void)
 {
 	int err = pci_register_driver(&neotier_driver);
@@ -455,8 +569,12 @@ int neotier_source_register(void)
 	mutex_lock(&neotier_devices_lock);
 	bound = !list_empty(&neotier_devices);
 	mutex_unlock(&neotier_devices_lock);
-	if (bound)
+	if (!bound && neotier_probe_waits)
+		pr_info("no device has its CXL region yet: waiting (/sys/kernel/debug/devices_deferred says for what)\n");
+	if (bound || neotier_probe_waits) {
+		WRITE_ONCE(neotier_registered, true);
 		return 0;
+	}
 	pci_unregister_driver(&neotier_driver);
 	if (neotier_probes)
 		return neotier_probe_error;
@@ -466,5 +584,7 @@ int neotier_source_register(void)
 
 void neotier_source_unregister(void)
 {
+	WRITE_ONCE(neotier_registered, false);
+	cancel_work_sync(&neotier_recheck);
 	pci_unregister_driver(&neotier_driver);
 }
