@@ -50,6 +50,8 @@ class Hierarchy {
     cxl_base_ = base;
     cxl_size_ = size;
   }
+  uint64_t slow_base() const { return cxl_base_; }
+  uint64_t slow_size() const { return cxl_size_; }
   bool in_slow_tier(uint64_t pa) const { return pa - cxl_base_ < cxl_size_; }
 
   // Pages of [base, base + pages x 4096) of the program's addresses whose bit is set are charged as DRAM from now on.

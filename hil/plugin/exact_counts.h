@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The truth beside the profiler's estimates: how many 64-byte requests each page of the slow tier got, without loss.
-// Not thread-safe.
+// The truth beside the profiler's estimates: how many 64-byte requests each page of the slow tier got in the region of
+// interest, without loss. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,26 @@ namespace neotier::hil {
 
 class ExactCounts {
  public:
-  // Starts from zero for a slow tier of `bytes` at host-physical `base`.
-  void reset(uint64_t base, uint64_t bytes) {
+  // Counts from zero, for a slow tier of `bytes` at host-physical `base`. Without it nothing is counted.
+  void start(uint64_t base, uint64_t bytes) {
     base_ = base;
     pages_.assign(bytes >> 12, {});
   }
 
   void request(uint64_t offset, bool is_write) {
+    if (offset >> 12 >= pages_.size()) return;
     Page& page = pages_[offset >> 12];
     ++(is_write ? page.writes : page.reads);
   }
+
+  // Writes the counts and counts no more. Without start() before it, does nothing.
+  bool finish(const std::string& file) {
+    const bool good = pages_.empty() || write(file);
+    pages_.clear();
+    return good;
+  }
+
+ private:
 
   // A line "PFN READS WRITES" in decimal for each page that got any, by PFN. False: the file could not be written, and
   // is not there.
@@ -40,7 +50,6 @@ class ExactCounts {
     return false;
   }
 
- private:
   struct Page {
     uint32_t reads = 0, writes = 0;
   };

@@ -75,7 +75,6 @@ class Machine final : public DeviceSink {
                                                      options.irq_fds.empty() ? -1 : options.irq_fds[i]));
     }
     by_position_.push_back(devices_.front().get());
-    if (!options.exact_path.empty()) exact_.reset(options.cxl_base, options.cxl_size);
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
   }
 
@@ -111,6 +110,7 @@ class Machine final : public DeviceSink {
       case NEOTIER_OP_ROI_BEGIN:
         publish(mailbox_->begin);
         publish_devices(0);
+        if (!options_.exact_path.empty()) exact_.start(hierarchy_.slow_base(), hierarchy_.slow_size());
         mailbox_->guest_ns[0] = mailbox_->arg[0];
         mailbox_->host_ns[0] = host_ns();
         mailbox_->roi_state = 1;
@@ -122,6 +122,7 @@ class Machine final : public DeviceSink {
       case NEOTIER_OP_ROI_END:
         publish(mailbox_->end);
         publish_devices(1);
+        write_exact();
         mailbox_->guest_ns[1] = mailbox_->arg[0];
         mailbox_->host_ns[1] = host_ns();
         mailbox_->roi_state = 2;
@@ -140,18 +141,16 @@ class Machine final : public DeviceSink {
   void finish() {
     if (!counts_) return;  // QEMU gave up before it made a vCPU
     publish(mailbox_->now);
-    if (!options_.exact_path.empty() && !exact_.write(options_.exact_path)) {
-      std::fprintf(stderr, "neotier plugin: cannot write exact counts to %s\n", options_.exact_path.c_str());
-    }
     if (mailbox_->roi_state == 1) {
       publish(mailbox_->end);
       publish_devices(1);
+      write_exact();
     }
   }
 
   // DeviceSink
   void request(uint64_t offset, bool is_write) override {
-    if (!options_.exact_path.empty()) exact_.request(offset, is_write);
+    exact_.request(offset, is_write);
     by_position_[neotier_interleave_position(&interleave_, offset)]->request(
         neotier_interleave_dpa(&interleave_, offset), is_write);
   }
@@ -172,6 +171,12 @@ class Machine final : public DeviceSink {
       cycles += device->cycles();
     }
     mailbox_->device_cycles = cycles;
+  }
+
+  void write_exact() {
+    if (!exact_.finish(options_.exact_path)) {
+      std::fprintf(stderr, "neotier plugin: cannot write exact counts to %s\n", options_.exact_path.c_str());
+    }
   }
 
   void set_bar(uint64_t index, uint64_t address) {
@@ -209,7 +214,6 @@ class Machine final : public DeviceSink {
     interleave_ = interleave;
     by_position_ = order;
     hierarchy_.set_slow_tier(region.base, region.size);
-    if (!options_.exact_path.empty()) exact_.reset(region.base, region.size);
   }
 
   // Device time follows guest time: instructions x 2^shift ns.

@@ -320,7 +320,7 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--fault", a.run.fault, "a device that misbehaves, for tests of the driver")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "magic", "version", "units", "tail"}));
-  command.add_option("--exact", a.run.exact, "write the exact count of requests to each page of the slow tier to FILE")
+  command.add_option("--exact", a.run.exact, "write the exact count of requests to each page of the slow tier, over the region of interest, to FILE")
       ->group("");
   command.add_option("program", a.run.program, "PROGRAM and its arguments, after '--'")->required();
 }
