@@ -416,6 +416,8 @@ static void neotier_hotlist_unpause(struct neotier_device *dev)
 	int nid = NUMA_NO_NODE;
 
 	dev->paused = neotier_range_online(dev, &nid) != dev->base_pfn + dev->nr_pages || nid != dev->nid;
+	if (!dev->paused)
+		dev->offline = false;
 }
 
 void neotier_hotlist_online(struct neotier_device *dev)
@@ -442,6 +444,9 @@ static int neotier_memory_event(struct notifier_block *nb, unsigned long action,
 			dev->paused = true;
 			break;
 		case MEM_OFFLINE:
+			if (dev->offline)
+				break;
+			dev->offline = true;
 			dev_warn(&dev->pdev->dev, "paused: part of its memory went offline; resumes when all of it is online again\n");
 			break;
 		case MEM_CANCEL_OFFLINE:

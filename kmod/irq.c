@@ -29,6 +29,8 @@ void neotier_irq_init(struct neotier_device *dev)
 		pci_free_irq_vectors(dev->pdev);
 		return;
 	}
+	/* A message is a write by the device. */
+	pci_set_master(dev->pdev);
 	dev->has_irq = true;
 }
 
@@ -36,6 +38,7 @@ void neotier_irq_exit(struct neotier_device *dev)
 {
 	if (!dev->has_irq)
 		return;
+	pci_clear_master(dev->pdev);
 	free_irq(pci_irq_vector(dev->pdev, dev->caps.message), dev);
 	pci_free_irq_vectors(dev->pdev);
 	dev->has_irq = false;

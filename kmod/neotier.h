@@ -93,7 +93,7 @@ struct neotier_conf {
 	u32 decay_shift;
 	u32 track;		/* CFG0.TRACK: 4 reads, 5 writes, 6 both */
 	u32 irq;		/* the device may interrupt; only where has_irq */
-	u32 fill_level;		/* entries, 1 .. hotlist_size - 1 */
+	u32 fill_level;		/* entries, 1 .. 65535; from hotlist_size on, never */
 };
 
 /* Totals the device counts, and levels, as of the last snapshot. */
@@ -148,6 +148,7 @@ struct neotier_device {
 	atomic_t policy_generation; /* moves when the policy has to start afresh */
 	enum neotier_run_state state;
 	bool paused;		/* by the memory notifier, under lock */
+	bool offline;		/* part of its memory is, and the log says so; as paused */
 	bool has_irq;
 	atomic_t interrupts;	/* not counted yet */
 	atomic_t wanted;	/* somebody woke the thread */

@@ -349,7 +349,7 @@ static void neotier_default_conf(struct neotier_device *dev)
 	conf->epoch_us = 50000;
 	if (!neotier_source_epoch_valid(dev, conf->epoch_us))
 		conf->epoch_us = dev->caps.epoch_min_us;
-	conf->fill_level = min_t(u32, FIELD_GET(NEOPROF_CFG2_FILL_LEVEL_MASK, NEOPROF_CFG2_INIT), dev->caps.hotlist_size - 1);
+	conf->fill_level = FIELD_GET(NEOPROF_CFG2_FILL_LEVEL_MASK, NEOPROF_CFG2_INIT);
 	conf->always_on = dev->caps.always_on;
 	/*
 	 * Reads: where caches allocate on a write, each line that is written back has been read before, and the read comes

@@ -336,7 +336,7 @@ static int irq_store(struct neotier_device *dev, const char *buf)
 static int fill_level_store(struct neotier_device *dev, const char *buf)
 {
 	u64 value;
-	int err = neotier_parse(buf, 1, dev->caps.hotlist_size - 1, &value);
+	int err = neotier_parse(buf, 1, U16_MAX, &value);
 
 	if (!err)
 		WRITE_ONCE(dev->conf.fill_level, value);

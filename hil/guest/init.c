@@ -200,9 +200,11 @@ static int is_ivshmem_entry(const struct dirent *entry)
 /* Memory decoding stays off until somebody enables the function. */
 static void enable_function(const char *pci)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX], text[16];
 
 	snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/enable", pci);
+	if (read_file(path, text, sizeof text) && strtoul(text, NULL, 10) != 0)
+		return; /* a driver has it */
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
