@@ -3,11 +3,12 @@
  * hot_pages: memory on a slow node, of which some pages are read again and again and the others hardly ever; the program
  * knows which, checks each word it reads and all of them at the end.
  *
- *	hot_pages pages=<n> hot=<n> seconds=<n> [want=<pages>] [node=<slow node>]
+ *	hot_pages pages=<n> hot=<n> seconds=<n> [want=<pages>] [node=<slow node>] [trace=1]
  *
- * Prints "hot PFN" for each hot page as long as nothing can have moved, "ready", enables the module, reads until `want`
- * pages (default: nine tenths of the hot ones) have moved or `seconds` of its clock have passed, then one line
- * "hot_pages: moved=.. errors=.." Returns 0 when every word was as written and enough pages had moved.
+ * Prints "hot PFN" for each hot page before it reads any, "ready", waits for the module, has its promotions traced if
+ * asked to, reads until `want` pages (default: nine tenths of the hot ones) have moved or `seconds` of its clock have
+ * passed, then one line "hot_pages: moved=.. errors=.." Returns 0 when every word was as written and enough pages had
+ * moved.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -78,6 +79,15 @@ static void print_pfns(void)
 	close(fd);
 }
 
+static void write_one(const char *path)
+{
+	int fd = open(path, O_WRONLY);
+
+	if (fd < 0 || write(fd, "1", 1) != 1)
+		die(path);
+	close(fd);
+}
+
 static uint64_t count_moved(int node)
 {
 	uint64_t moved = 0;
@@ -131,11 +141,9 @@ int main(int argc, char **argv)
 	puts("ready");
 	fflush(stdout);
 	usleep(300000);
-
-	int fd = open("/sys/kernel/neotier/enabled", O_WRONLY);
-	if (fd < 0 || write(fd, "1", 1) != 1)
-		die("hot_pages: /sys/kernel/neotier/enabled");
-	close(fd);
+	if (argument(argc, argv, "trace", 0))
+		write_one("/sys/kernel/tracing/events/neotier/neotier_promote_page/enable");
+	write_one("/sys/kernel/neotier/enabled");
 	start = seconds_now();
 	do {
 		for (int i = 0; i < 100000; i++) {
