@@ -12,9 +12,12 @@
  *   dram_bytes N        leave N bytes free on node 0 when PROGRAM starts
  *   module PATH ARGS    load a kernel module
  *   late PATH VALUE     write after the module
- *   roi_after TEXT      the region begins when TEXT appears on PROGRAM's output, else at its exec
+ *   roi_after TEXT      the region begins when TEXT appears on PROGRAM's output, else at its exec; `module` and `late`
+ *                       take effect then
+ *   roi_until TEXT      the region, and the run, ends when TEXT appears after that, else with PROGRAM
  *   stats DIRECTORY     report every file in it, over the region of interest
- *   env NAME=VALUE, arg TEXT, cwd PATH
+ *   mempolicy interleave | bind N   of PROGRAM and all it starts
+ *   env NAME=VALUE, arg TEXT, cwd PATH, stdin PATH
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -23,6 +26,7 @@
 #include <limits.h>
 #include <linux/mempolicy.h>
 #include <linux/module.h>
+#include <net/if.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
@@ -32,9 +36,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -429,10 +435,84 @@ static uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
+/*
+ * From here on the plugin sees every access. The driver comes after it, because only then does its device answer. Until
+ * then a program runs many times faster.
+ */
+static void instrument(void)
+{
+	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
+	conf_each("module", load_module);
+	conf_each("late", write_setting);
+}
+
 static void roi_begin(void)
 {
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_BEGIN);
+}
+
+static void set_mempolicy_of_program(void)
+{
+	const char *text = conf_value("mempolicy");
+	unsigned long nodes = 3;
+	int mode = MPOL_INTERLEAVE;
+
+	if (!text)
+		return;
+	if (!strncmp(text, "bind ", 5)) {
+		mode = MPOL_BIND;
+		nodes = 1ul << strtoul(text + 5, NULL, 10);
+	} else if (strcmp(text, "interleave")) {
+		fail("bad mempolicy '%s' in /neotier.conf", text);
+	}
+	if (syscall(SYS_set_mempolicy, mode, &nodes, 8 * sizeof nodes))
+		fail("set_mempolicy %s: %s", text, strerror(errno));
+}
+
+/* Clients and servers of one machine talk over the loopback interface. */
+static void loopback_up(void)
+{
+	struct ifreq request = { .ifr_name = "lo" };
+	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (s < 0)
+		return;
+	if (!ioctl(s, SIOCGIFFLAGS, &request)) {
+		request.ifr_flags |= IFF_UP;
+		ioctl(s, SIOCSIFFLAGS, &request);
+	}
+	close(s);
+}
+
+/* Names of the processes that are there besides this one and the kernel's, into the mailbox. */
+static void name_left_running(void)
+{
+	char text[sizeof mailbox->message] = "", path[PATH_MAX], line[512];
+	DIR *processes = opendir("/proc");
+	struct dirent *entry;
+	size_t at = 0;
+
+	while (processes && (entry = readdir(processes))) {
+		long pid = strtol(entry->d_name, NULL, 10);
+
+		if (pid <= 2)
+			continue;
+		snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+		/* pid (name) state parent: name may contain anything, so from the last parenthesis on. */
+		char *name = read_file(path, line, sizeof line) ? strchr(line, '(') : NULL;
+		char *end = name ? strrchr(name, ')') : NULL;
+
+		if (!end || strlen(end) < 5 || end[2] == 'Z' || strtol(end + 4, NULL, 10) == 2)
+			continue;
+		*end = 0;
+		at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", at ? ", " : "", name + 1);
+		if (at >= sizeof text)
+			break;
+	}
+	if (processes)
+		closedir(processes);
+	copy_to_mailbox(mailbox->message, text, sizeof mailbox->message);
 }
 
 static void run_child(int terminal)
@@ -452,12 +532,16 @@ static void run_child(int terminal)
 	if (cwd && chdir(cwd))
 		fail("cannot change to %s: %s", cwd, strerror(errno));
 	setsid();
-	int null = open("/dev/null", O_RDONLY);
-	dup2(null, 0), dup2(terminal, 1), dup2(terminal, 2);
-	if (null > 2)
-		close(null);
+	const char *input = conf_value("stdin") ? conf_value("stdin") : "/dev/null";
+	int from = open(input, O_RDONLY);
+	if (from < 0)
+		fail("cannot open %s: %s", input, strerror(errno));
+	dup2(from, 0), dup2(terminal, 1), dup2(terminal, 2);
+	if (from > 2)
+		close(from);
 	if (terminal > 2)
 		close(terminal);
+	set_mempolicy_of_program();
 	if (!conf_value("roi_after"))
 		roi_begin();
 	execv(argv[0], argv);
@@ -466,13 +550,49 @@ static void run_child(int terminal)
 	_exit(error == ENOENT ? 127 : 126);
 }
 
-/* Passes the program's output on to `out` until it closes its end; begins the region when `text` appears. */
-static void pass_output(int from, int out, const char *text, pid_t child, int *status)
-{
-	char buffer[4096], seen[8192];
-	size_t kept = 0;
-	bool waiting = text != NULL, running = true;
+/* Looks for a text in a stream that comes in pieces. */
+struct search {
+	const char *text; /* NULL: looks for nothing; at most 4095 characters */
+	char seen[8192];
+	size_t kept;
+};
 
+static bool found(struct search *search, const char *piece, size_t size)
+{
+	if (!search->text)
+		return false;
+	size_t length = strlen(search->text), keep = length - 1, all = search->kept + size;
+
+	memcpy(search->seen + search->kept, piece, size);
+	bool there = memmem(search->seen, all, search->text, length);
+	search->kept = all < keep ? all : keep;
+	memmove(search->seen, search->seen + all - search->kept, search->kept);
+	return there;
+}
+
+/* Nobody runs, and nothing is counted, while the machine is made ready. */
+static void begin_while_running(void)
+{
+	kill(-1, SIGSTOP);
+	instrument();
+	stat_count = 0;
+	read_stats(true);
+	roi_begin();
+	kill(-1, SIGCONT);
+}
+
+/*
+ * Passes the program's output on to `out` until it closes its end; begins the region when `after` appears. Returns true,
+ * with everything stopped, as soon as `until` appears in the region.
+ */
+static bool pass_output(int from, int out, const char *after, const char *until, pid_t child, int *status)
+{
+	static struct search begin, end;
+	char buffer[4096];
+	bool running = true;
+
+	begin.text = after;
+	end.text = until;
 	for (;;) {
 		struct pollfd p = { .fd = from, .events = POLLIN };
 		/*
@@ -484,7 +604,7 @@ static void pass_output(int from, int out, const char *text, pid_t child, int *s
 
 		if (ready == 0) {
 			if (!running)
-				return;
+				return false;
 			if (waitpid(child, status, WNOHANG) == child)
 				running = false;
 			continue;
@@ -493,39 +613,44 @@ static void pass_output(int from, int out, const char *text, pid_t child, int *s
 		if (n <= 0) {
 			if (running)
 				waitpid(child, status, 0);
-			return;
+			return false;
 		}
 		for (ssize_t at = 0, w; at < n; at += w)
 			if ((w = write(out, buffer + at, (size_t)(n - at))) <= 0)
 				break;
-		if (waiting) {
-			size_t keep = strlen(text) - 1;
-
-			memcpy(seen + kept, buffer, (size_t)n);
-			if (memmem(seen, kept + (size_t)n, text, strlen(text))) {
-				roi_begin();
-				waiting = false;
+		if (begin.text) {
+			if (found(&begin, buffer, (size_t)n)) {
+				begin.text = NULL;
+				begin_while_running();
 			}
-			size_t all = kept + (size_t)n;
-			kept = all < keep ? all : keep;
-			memmove(seen, seen + all - kept, kept);
+		} else if (found(&end, buffer, (size_t)n)) {
+			kill(-1, SIGSTOP);
+			return true;
 		}
 		if (running && waitpid(child, status, WNOHANG) == child)
 			running = false;
 	}
 }
 
+/* A text to wait for on PROGRAM's output, or NULL. */
+static const char *awaited_text(const char *key)
+{
+	const char *text = conf_value(key);
+
+	if (text && (!*text || strlen(text) >= 4096))
+		fail("the text of %s must have 1 to 4095 characters", key);
+	return text;
+}
+
 static void run_program(void)
 {
-	const char *text = conf_value("roi_after");
+	const char *after = awaited_text("roi_after"), *until = awaited_text("roi_until");
 	int master, slave, status = 0;
 	int out = open("/dev/ttyS1", O_WRONLY | O_CLOEXEC);
 	struct termios raw;
 
 	if (!conf_value("arg"))
 		fail("/neotier.conf names no program");
-	if (text && (!*text || strlen(text) >= 4096))
-		fail("the text of --roi-after must have 1 to 4095 characters");
 	if (out < 0)
 		fail("no second serial port for the program's output");
 	memset(&raw, 0, sizeof raw);
@@ -538,6 +663,8 @@ static void run_program(void)
 
 	mailbox->free_bytes[0] = node_free_bytes(0);
 	mailbox->free_bytes[1] = node_free_bytes(1);
+	if (!after)
+		instrument();
 	read_stats(true);
 	mailbox->state = NEOTIER_STATE_RUNNING;
 	pid_t child = fork();
@@ -546,11 +673,13 @@ static void run_program(void)
 	if (child == 0)
 		run_child(slave);
 	close(slave);
-	pass_output(master, out, text, child, &status);
+	bool cut = pass_output(master, out, after, until, child, &status);
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_END);
 
 	read_stats(false);
+	if (!cut)
+		name_left_running();
 	const char *oom = strstr((const char *)mailbox->report, "vmstat.oom_kill ");
 
 	mailbox->oom_kills = oom ? (uint32_t)strtoul(oom + 16, NULL, 10) : 0;
@@ -583,6 +712,7 @@ int main(int argc, char **argv)
 	if (getpid() != 1)
 		return tool(argc, argv);
 	mount_all();
+	loopback_up();
 	map_bars();
 	mailbox->state = NEOTIER_STATE_SETUP;
 	read_conf();
@@ -593,9 +723,6 @@ int main(int argc, char **argv)
 	conf_each("set", write_setting);
 	if (conf_value("dram_bytes"))
 		trim_dram(strtoull(conf_value("dram_bytes"), NULL, 10));
-	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
-	conf_each("module", load_module);
-	conf_each("late", write_setting);
 	run_program();
 	power_off();
 }

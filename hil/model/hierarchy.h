@@ -29,6 +29,13 @@ class DeviceSink {
   virtual void request(uint64_t dpa, bool is_write) = 0;
 };
 
+// Every line filled from memory, of either tier.
+class FillSink {
+ public:
+  virtual ~FillSink() = default;
+  virtual void filled(uint64_t pa) = 0;
+};
+
 class Hierarchy {
  public:
   // Host-physical [cxl_base, cxl_base + cxl_size) is the slow tier; all else is DRAM. `sink` may be null.
@@ -60,6 +67,12 @@ class Hierarchy {
     hot_pages_ = pages;
     hot_ = std::move(bitmap);
   }
+
+  // `sink` is not owned; null: none.
+  void set_fill_sink(FillSink* sink) { fill_sink_ = sink; }
+
+  // Time that something beside the program's own accesses has taken.
+  void spend(uint64_t ps) { other_stall_ps_ += ps; }
 
   // One load or store of at most 64 bytes that does not cross a line. `instructions` is the total so far.
   void access(uint64_t pa, uint64_t va, bool is_store, uint64_t instructions) {
@@ -162,6 +175,7 @@ class Hierarchy {
     ++count_.fills[tier];
     count_.stall_ps[tier] += (latency_ps_[tier] + wait) / params_.mlp;
     if (in_cxl(line)) to_device(line, false);
+    if (fill_sink_) fill_sink_->filled(line << 6);
   }
 
   void write_back(uint64_t line, uint32_t flags, uint64_t instructions) {
@@ -184,6 +198,7 @@ class Hierarchy {
   uint64_t other_stall_ps_ = 0;
   uint64_t cxl_base_, cxl_size_;
   DeviceSink* sink_;
+  FillSink* fill_sink_ = nullptr;
   uint64_t hot_base_ = 0, hot_pages_ = 0;
   std::vector<uint64_t> hot_;
   neotier_counters count_{};

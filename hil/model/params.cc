@@ -11,7 +11,7 @@ namespace {
 
 using P = Params;
 
-constexpr std::array<ParamInfo, 16> kTable = {{
+constexpr std::array<ParamInfo, 20> kTable = {{
     {"l1_kib", &P::l1_kib, 32, 4, 1024, "KiB", "Intel Xeon, Skylake to Cascade Lake: 32 KiB L1D, 8 ways"},
     {"l1_ways", &P::l1_ways, 8, 4, 32, "ways", "as l1_kib"},
     {"l2_kib", &P::l2_kib, 1024, 64, 16384, "KiB", "Intel Xeon, Skylake to Cascade Lake: 1 MiB L2, 16 ways"},
@@ -33,6 +33,14 @@ constexpr std::array<ParamInfo, 16> kTable = {{
      "between pointer chasing (1) and an unrolled gather (10): the middle of the sensitivity row"},
     {"mmio_read_ns", &P::mmio_read_ns, 800, 0, 100000, "ns", "uncached read across PCIe, round trip; not overlapped"},
     {"mmio_write_ns", &P::mmio_write_ns, 50, 0, 100000, "ns", "posted write: what the store buffer holds up"},
+    {"pebs_period", &P::pebs_period, 199, 1, 1000000, "LLC misses",
+     "policy pebs: MEMTIS samples one in 199 misses at first (its mempolicy defaults)"},
+    {"pebs_sample_ns", &P::pebs_sample_ns, 500, 0, 100000, "ns a sample",
+     "policy pebs: an assumption, for the record's assist and its handling; MEMTIS keeps the sum under 3 % of a CPU"},
+    {"ptescan_ms", &P::ptescan_ms, 100, 1, 60000, "guest ms",
+     "policy ptescan: NeoMem's baseline scans every 5 s on a server; shorter here as memory and runs are"},
+    {"ptescan_page_ns", &P::ptescan_page_ns, 20, 0, 100000, "ns a page",
+     "policy ptescan: an assumption, for reading and clearing an entry and refilling its TLB entry"},
 }};
 
 }  // namespace

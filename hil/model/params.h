@@ -21,6 +21,8 @@ struct Params {
   uint64_t dram_mb_s, cxl_mb_s;
   uint64_t mlp;
   uint64_t mmio_read_ns, mmio_write_ns;
+  uint64_t pebs_period, pebs_sample_ns;
+  uint64_t ptescan_ms, ptescan_page_ns;
 };
 
 struct ParamInfo {

@@ -39,9 +39,10 @@ class BarDevice final : public neoprof::RingObserver {
   bool contains(uint64_t pa) const { return pa - address_ < NEOTIER_BAR_BYTES; }
   uint32_t offset(uint64_t pa) const { return static_cast<uint32_t>(pa - address_); }
 
-  // A request of 64 bytes. A device that is not enabled ignores requests and time: clocking it could change nothing.
-  void request(uint64_t dpa, bool is_write) {
-    ++(is_write ? counts_.writes : counts_.reads);
+  // A request of 64 bytes reaches the memory device.
+  void count(bool is_write) { ++(is_write ? counts_.writes : counts_.reads); }
+  // The profiler sees it. One that is not enabled ignores requests and time: clocking it could change nothing.
+  void observe(uint64_t dpa, bool is_write) {
     if (enabled_) thread_->request(dpa, is_write);
   }
   const neotier_device_counters& counts() const { return counts_; }

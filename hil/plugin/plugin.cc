@@ -25,6 +25,7 @@
 #include "hil/model/params.h"
 #include "hil/plugin/bar_device.h"
 #include "hil/plugin/exact_counts.h"
+#include "hil/plugin/hot_page_source.h"
 #include "hil/plugin/qemu_plugin_api.h"
 #include "neoprof_regs.h"
 #include "neotier/interleave.h"
@@ -50,13 +51,15 @@ struct Options {
   bool ideal = false;
   bool model = false;  // the golden model instead of the RTL
   Fault fault = Fault::kNone;
+  std::string source;  // of a HotPageSource in the profiler's place; empty: none
+  uint64_t dram_bytes = 0;
 };
 
 struct InstructionCounts {
   uint64_t user, kernel;
 };
 
-class Machine final : public DeviceSink {
+class Machine final : public DeviceSink, public FillSink {
  public:
   Machine(const Options& options, const std::vector<uint8_t*>& bars)
       : options_(options),
@@ -76,6 +79,10 @@ class Machine final : public DeviceSink {
     }
     by_position_.push_back(devices_.front().get());
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
+    source_ = make_hot_page_source(options.source, options.params,
+                                   {options.cxl_base, options.cxl_size, options.dram_bytes >> 12},
+                                   [this](uint64_t pa) { devices_.front()->observe(pa - options_.cxl_base, false); });
+    if (source_) hierarchy_.set_fill_sink(this);
   }
 
   void attach(InstructionCounts* counts) { counts_ = counts; }
@@ -94,6 +101,7 @@ class Machine final : public DeviceSink {
     }
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
+    if (source_) source_->on_access(pa);
     hierarchy_.access(pa, va, is_store, n);
     const uint64_t in_line = 64 - (pa & 63);
     if (bytes > in_line) hierarchy_.access(pa + in_line, va + in_line, is_store, n);
@@ -151,9 +159,13 @@ class Machine final : public DeviceSink {
   // DeviceSink
   void request(uint64_t offset, bool is_write) override {
     exact_.request(offset, is_write);
-    by_position_[neotier_interleave_position(&interleave_, offset)]->request(
-        neotier_interleave_dpa(&interleave_, offset), is_write);
+    BarDevice& device = *by_position_[neotier_interleave_position(&interleave_, offset)];
+    device.count(is_write);
+    if (!source_) device.observe(neotier_interleave_dpa(&interleave_, offset), is_write);
   }
+
+  // FillSink
+  void filled(uint64_t pa) override { source_->on_fill(pa); }
 
  private:
   static constexpr uint64_t kTickNs = NEOPROF_TICK_US * 1000;
@@ -221,6 +233,10 @@ class Machine final : public DeviceSink {
     for (const auto& device : devices_) device->settle();
     while (n >= next_tick_) {
       for (const auto& device : devices_) device->tick();
+      if (source_) {
+        hierarchy_.spend(source_->tick(hierarchy_.now_ps(n)));
+        devices_.front()->settle();
+      }
       next_tick_ += kTickNs >> options_.shift;
       ++ticks_;
     }
@@ -235,7 +251,8 @@ class Machine final : public DeviceSink {
   }
 
   void bar_access(BarDevice& device, uint32_t offset, unsigned bytes, bool is_store) {
-    hierarchy_.mmio(is_store);
+    // Where a source stands in for the device, what it says lies in ordinary memory.
+    if (!source_) hierarchy_.mmio(is_store);
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
     if (is_store) device.store(offset, bytes);
@@ -276,6 +293,7 @@ class Machine final : public DeviceSink {
   neotier_interleave interleave_{0, 8};
   ExactCounts exact_;
   uint64_t bars_low_ = UINT64_MAX, bars_span_ = 0;  // from the lowest BAR to the end of the highest
+  std::unique_ptr<HotPageSource> source_;
   InstructionCounts* counts_ = nullptr;
   uint64_t next_tick_ = 0;
   uint64_t ticks_ = 0;
@@ -386,6 +404,10 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.ideal = number != 0;
   } else if (key == "device" && (text == "rtl" || text == "model")) {
     options.model = text == "model";
+  } else if (key == "source" && (text == "pebs" || text == "ptescan")) {
+    options.source = text;
+  } else if (key == "dram_bytes" && is_number) {
+    options.dram_bytes = number;
   } else if (key == "fault") {
     if (text == "none")
       options.fault = Fault::kNone;

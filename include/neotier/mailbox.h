@@ -46,6 +46,7 @@ enum neotier_state {
 	NEOTIER_STATE_RUNNING = 2, /* between ROI begin and end, or before --roi-after's text */
 	NEOTIER_STATE_DONE = 3,    /* program ended; exit_code, term_signal and report are valid */
 	NEOTIER_STATE_FAILED = 4,  /* init could not set up; message says why */
+	                           /* in NEOTIER_STATE_DONE it names the processes that PROGRAM left running */
 };
 
 /* Totals since instrumentation began; monotonic. */

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -202,6 +203,25 @@ void prepare(const Arguments& arguments) {
   }
 }
 
+// What a person should know of a run that came to its end, one line each; nothing where all is as usual.
+void print_notes(const RunResult& result) {
+  const std::string& policy = result.options.policy;
+  if (result.exit_status > 128) {
+    const int signal = result.exit_status - 128;
+    fmt::print(stderr, "neotier: policy {}: the program ended with status {} (signal {}, {})\n", policy,
+               result.exit_status, signal, strsignal(signal));
+  } else if (result.exit_status != 0) {
+    fmt::print(stderr, "neotier: policy {}: the program ended with status {}{}\n", policy, result.exit_status,
+               result.exit_status == 127 ? " (not found; --with PROGRAM takes a further program along)" : "");
+  }
+  if (!result.left_running.empty()) {
+    fmt::print(stderr,
+               "neotier: policy {}: still running when the program had ended: {}; the figures end with the program (a "
+               "daemon has to stay in the foreground, or be waited for in a shell line)\n",
+               policy, result.left_running);
+  }
+}
+
 int run_command(Arguments& arguments) {
   prepare(arguments);
   const RunOptions options = finish_options(arguments);
@@ -218,6 +238,7 @@ int run_command(Arguments& arguments) {
     throw std::runtime_error(result.verdict);
   }
   std::fputs(hil::table({result}).c_str(), stderr);
+  print_notes(result);
   return result.exit_status;
 }
 
@@ -249,9 +270,11 @@ int compare_command(Arguments& arguments) {
     if (!result.verdict.empty() || result.exit_status != 0) {
       work.keep();
       status = 1;
-      std::fprintf(stderr, "neotier: policy %s: %s\n", result.options.policy.c_str(),
-                   result.verdict.empty() ? fmt::format("the program ended with status {}", result.exit_status).c_str()
-                                          : result.verdict.c_str());
+    }
+    if (!result.verdict.empty()) {
+      fmt::print(stderr, "neotier: policy {}: {}\n", result.options.policy, result.verdict);
+    } else {
+      print_notes(result);
     }
   }
   return status;
@@ -302,13 +325,20 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--shift", a.shift, "guest ns an instruction = 2^SHIFT; default: calibrated on policy none")
       ->check(CLI::Range(0, 10));
   command.add_option("--roi-after", a.run.roi_after, "measure from the moment TEXT appears on the program's output");
+  command.add_option("--roi-until", a.run.roi_until, "end the run when TEXT appears in the measured region");
   command.add_option("--model", a.model, "NAME=VALUE of the timing model (see `neotier hil params`)")
       ->allow_extra_args(false);
   command.add_option("--knob", a.run.knobs, "KEY=VALUE of /sys/kernel/neotier, where the module is loaded")
       ->allow_extra_args(false);
   command.add_option("--sysctl", a.run.sysctls, "NAME=VALUE, a sysctl of the guest, under every policy")
       ->allow_extra_args(false);
-  command.add_option("--file", a.files, "HOST:/GUEST, a file to take along")->allow_extra_args(false);
+  command.add_option("--file", a.files, "HOST:/GUEST, a file or a folder to take along")->allow_extra_args(false);
+  command.add_option("--with", a.run.with, "a further program to take along, with its libraries")
+      ->allow_extra_args(false);
+  command.add_option("--env", a.run.env, "NAME=VALUE, a variable of the program's environment")
+      ->allow_extra_args(false);
+  command.add_option("--cwd", a.run.cwd, "folder of the guest that the program starts in");
+  command.add_option("--stdin", a.run.stdin_file, "file that the program reads as its standard input");
   command.add_option("--timeout", a.run.timeout_s, "seconds of this machine after which a run is given up")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1000000u));
@@ -322,7 +352,11 @@ void add_machine_options(CLI::App& command, Arguments& a) {
       ->check(CLI::IsMember({"none", "magic", "version", "units", "tail"}));
   command.add_option("--exact", a.run.exact, "write the exact count of requests to each page of the slow tier, over the region of interest, to FILE")
       ->group("");
-  command.add_option("program", a.run.program, "PROGRAM and its arguments, after '--'")->required();
+  command
+      .add_option("program", a.run.program,
+                  "PROGRAM and its arguments, after '--'; a single argument with a space in it is a line for the "
+                  "guest's shell")
+      ->required();
 }
 
 }  // namespace

@@ -6,10 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <vector>
@@ -66,6 +69,22 @@ void Initramfs::add_file(const fs::path& host_path, const std::string& guest_pat
   add_text(guest_path, read_whole(host_path), st.st_mode & 0777);
 }
 
+void Initramfs::add_tree(const fs::path& host_path, const std::string& guest_path) {
+  if (!fs::is_directory(host_path)) return add_file(host_path, guest_path);
+  add_directory(guest_path);
+  // Sorted, so that the same folder makes the same archive everywhere.
+  std::set<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(host_path)) entries.insert(entry.path());
+  for (const fs::path& entry : entries) {
+    const std::string inside = (fs::path(guest_path) / entry.filename()).string();
+    if (fs::is_symlink(entry)) {
+      add_symlink(inside, fs::read_symlink(entry).string());
+    } else {
+      add_tree(entry, inside);
+    }
+  }
+}
+
 void Initramfs::add_symlink(const std::string& guest_path, const std::string& target) {
   if (enter(guest_path)) add_entry(guest_path, S_IFLNK | 0777, target);
 }
@@ -118,6 +137,18 @@ std::string Initramfs::add_program(const fs::path& host_path) {
   return guest_path;
 }
 
+void Initramfs::add_busybox() {
+  const std::string busybox = add_program(find_program("busybox"));
+  std::istringstream names(run_command({busybox, "--list"}).output);
+  for (std::string name; names >> name;) {
+    bool there = false;
+    for (const char* directory : {"/bin/", "/usr/bin/", "/sbin/", "/usr/sbin/"}) {
+      there = there || present_.contains(directory + name);
+    }
+    if (!there) add_symlink("/bin/" + name, busybox);
+  }
+}
+
 void Initramfs::write(const fs::path& file) const {
   Initramfs trailer = *this;
   trailer.add_entry("/TRAILER!!!", 0, {});
@@ -126,7 +157,9 @@ void Initramfs::write(const fs::path& file) const {
   if (!out.flush()) throw std::runtime_error(fmt::format("cannot write {}: is the disk full?", file.string()));
 }
 
-fs::path find_program(const std::string& program) {
+namespace {
+
+std::optional<fs::path> look_up(const std::string& program) {
   const auto usable = [](const fs::path& path) { return fs::is_regular_file(path) && access(path.c_str(), X_OK) == 0; };
   if (program.find('/') != std::string::npos) {
     if (usable(program)) return program;
@@ -136,6 +169,56 @@ fs::path find_program(const std::string& program) {
       if (usable(fs::path(directory) / program)) return fs::path(directory) / program;
     }
   }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<fs::path> shell_programs(const std::string& line) {
+  static constexpr std::string_view kBefore[] = {"do", "then", "else", "elif", "if",   "while", "until",
+                                                 "!",  "exec", "time", "env",  "nice", "nohup"};
+  std::vector<fs::path> found;
+  std::string word;
+  bool command = true;  // the next word is one
+  char quote = 0;
+  const auto end_word = [&] {
+    if (word.empty()) return;
+    const bool assignment = word.find('=') != std::string::npos;
+    const bool keyword = std::find(std::begin(kBefore), std::end(kBefore), word) != std::end(kBefore);
+    if (command && !assignment) {
+      if (const auto path = look_up(word); path && std::find(found.begin(), found.end(), *path) == found.end()) {
+        found.push_back(*path);
+      }
+      command = keyword;
+    }
+    word.clear();
+  };
+  for (const char c : line) {
+    if (quote != 0) {
+      if (c == quote)
+        quote = 0;
+      else
+        word += c;
+    } else if (c == '\'' || c == '"') {
+      quote = c;
+    } else if (std::string_view(";|&(){}`\n").find(c) != std::string_view::npos) {
+      end_word();
+      command = true;
+    } else if (c == ' ' || c == '\t') {
+      end_word();
+    } else if (c == '<' || c == '>') {
+      end_word();
+      command = false;
+    } else {
+      word += c;
+    }
+  }
+  end_word();
+  return found;
+}
+
+fs::path find_program(const std::string& program) {
+  if (const auto path = look_up(program)) return *path;
   throw std::runtime_error(
       fmt::format("no such program: '{}' is no executable file and not in PATH; name one after '--'", program));
 }

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace neotier::hil {
 
@@ -18,11 +19,15 @@ class Initramfs {
   void add_directory(const std::string& guest_path);
   void add_text(const std::string& guest_path, std::string_view content, uint32_t mode);
   void add_file(const std::filesystem::path& host_path, const std::string& guest_path);
+  // A file, or a folder with all that is in it (symbolic links stay links).
+  void add_tree(const std::filesystem::path& host_path, const std::string& guest_path);
   void add_symlink(const std::string& guest_path, const std::string& target);
   void add_device(const std::string& guest_path, uint32_t major, uint32_t minor);
   // An executable of the host at its own absolute path, with its interpreter and shared libraries at theirs. Returns
   // the path in the guest.
   std::string add_program(const std::filesystem::path& host_path);
+  // busybox, and the small commands it stands in for under /bin where the guest has no program of that name.
+  void add_busybox();
   void write(const std::filesystem::path& file) const;
   uint64_t bytes() const { return archive_.size(); }
 
@@ -40,5 +45,9 @@ class Initramfs {
 // PROGRAM as a shell would find it: a path, or a name in PATH. Throws std::runtime_error if there is no such
 // executable.
 std::filesystem::path find_program(const std::string& program);
+
+// Programs of this machine that a shell line calls by name: each word where a command may stand, found as a shell
+// would. A word that is found nowhere is left out: the guest's shell has its own commands, and says what it misses.
+std::vector<std::filesystem::path> shell_programs(const std::string& line);
 
 }  // namespace neotier::hil

@@ -95,22 +95,25 @@ std::vector<std::string> cxl_arguments(const QemuPlan& plan) {
 
 std::string_view to_string(MachineKind kind) { return kind == MachineKind::kCxl ? "cxl" : "numa"; }
 
+uint64_t next_capacity(const MachineOptions& machine, uint64_t bytes) {
+  return round_up(bytes, machine.kind == MachineKind::kCxl ? kCxlUnit * machine.devices : 64 * kMiB);
+}
+
 Layout layout(const MachineOptions& machine, uint64_t node0_bytes, uint64_t slow_bytes) {
   Layout map;
   map.node0 = node0_bytes;
   map.below_4g = std::min<uint64_t>(node0_bytes, 2048 * kMiB);
   if (machine.kind == MachineKind::kNuma) {
-    map.slow = round_up(slow_bytes, 64 * kMiB);
+    map.slow = next_capacity(machine, slow_bytes);
     // q35 puts `max-ram-below-4g` bytes under 4 GiB and the rest above it: with node 0 below (or reaching above), node 1
     // is one piece.
     map.numa_base = (4096 * kMiB) + (node0_bytes - map.below_4g);
     return map;
   }
-  const uint64_t unit = kCxlUnit * machine.devices;
-  if (slow_bytes % unit != 0) {
-    throw std::runtime_error(
-        fmt::format("--cxl {}M: {} type-3 device{} come in multiples of {}M; the next is {}M", slow_bytes / kMiB,
-                    machine.devices, machine.devices == 1 ? "" : "s", unit / kMiB, round_up(slow_bytes, unit) / kMiB));
+  if (const uint64_t next = next_capacity(machine, slow_bytes); next != slow_bytes) {
+    throw std::runtime_error(fmt::format("--cxl {}M: {} type-3 device{} come in multiples of {}M together; the next is {}M",
+                                         slow_bytes / kMiB, machine.devices, machine.devices == 1 ? "" : "s",
+                                         kCxlUnit * machine.devices / kMiB, next / kMiB));
   }
   map.slow = slow_bytes;
   map.numa_base = 0;

@@ -35,6 +35,9 @@ struct Layout {
   std::vector<uint64_t> serials;   // cxl: of the type-3 devices, in the order of their root ports; else empty
 };
 
+// The smallest capacity of the slow tier, all devices together, that is at least `bytes`.
+uint64_t next_capacity(const MachineOptions& machine, uint64_t bytes);
+
 // Throws std::runtime_error in one line where `slow_bytes` (of all devices together) is none that the machine can have.
 Layout layout(const MachineOptions& machine, uint64_t node0_bytes, uint64_t slow_bytes);
 

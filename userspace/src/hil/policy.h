@@ -16,14 +16,18 @@ std::string_view to_string(Thp thp);
 
 struct Policy {
   std::string_view name;
-  std::string_view text;  // one line for people
-  bool module = false;    // loads neotier.ko
-  bool ideal = false;     // the marked hot set is charged DRAM latency
-  bool all_dram = false;  // DRAM as large as both tiers
+  std::string_view text;            // one line for people
+  bool module = false;              // loads neotier.ko
+  bool ideal = false;               // the marked hot set is charged DRAM latency
+  bool all_dram = false;            // DRAM as large as both tiers
+  bool all_cxl = false;             // CXL memory as large as both tiers
+  std::string_view mempolicy = "";  // of the program: nothing, `interleave` or `bind NODE`
   int numa_balancing = 0;
   bool demotion = false;
   bool fast_scan = false;          // numab-fast
   int watermark_scale_factor = 0;  // 0: the kernel's own
+  std::string_view source = "";    // what names hot pages in the device's place: nothing, `pebs` or `ptescan`
+  bool damon = false;
 };
 
 std::span<const Policy> policies();
@@ -33,9 +37,21 @@ const Policy& find_policy(std::string_view name);
 // What every policy has on the kernel's command line.
 std::string kernel_arguments(Thp thp);
 
-// "key value" lines of /neotier.conf that put the policy into force. `memory_bytes` is both tiers together; `knobs` are
-// KEY=VALUE of /sys/kernel/neotier, applied only where the module is loaded.
-std::vector<std::string> policy_settings(const Policy& policy, Thp thp, uint64_t memory_bytes,
+// A range of the machine's physical memory, bytes.
+struct MemoryRange {
+  uint64_t base = 0, size = 0;
+};
+
+// What a policy's settings depend on besides the policy.
+struct PolicyMachine {
+  Thp thp = Thp::kNever;
+  uint64_t memory_bytes = 0;         // both tiers, as the program sees them
+  std::vector<MemoryRange> node[2];  // DRAM, CXL
+};
+
+// "key value" lines of /neotier.conf that put the policy into force. `knobs` are KEY=VALUE of /sys/kernel/neotier,
+// applied only where the module is loaded.
+std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachine& machine,
                                          const std::vector<std::string>& knobs);
 
 // The same for NAME=VALUE of a sysctl, for example vm.swappiness=10.

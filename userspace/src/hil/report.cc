@@ -116,6 +116,8 @@ Json to_json(const RunResult& run) {
   json["params"] = params;
   if (!run.options.knobs.empty()) json["knobs"] = run.options.knobs;
   if (!run.options.sysctls.empty()) json["sysctls"] = run.options.sysctls;
+  if (!run.options.env.empty()) json["env"] = run.options.env;
+  if (!run.left_running.empty()) json["left_running"] = run.left_running;
   json["phases"] = Json::array();
   json["windows"] = Json::array();
   for (const Mark& mark : run.marks) {

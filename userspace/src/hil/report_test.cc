@@ -73,21 +73,52 @@ TEST(Policy, SettingsAreWhatTheNameSays) {
     }
     return false;
   };
-  const auto none = policy_settings(find_policy("none"), Thp::kNever, 1 << 30, {"quota_mb_per_s=5"});
+  const PolicyMachine machine{Thp::kNever, 1 << 30, {{{0, 1 << 28}}, {{1ull << 32, 1 << 29}}}};
+  const auto none = policy_settings(find_policy("none"), machine, {"quota_mb_per_s=5"});
   EXPECT_TRUE(has(none, "numa_balancing 0"));
   EXPECT_TRUE(has(none, "demotion_enabled 0"));
   EXPECT_FALSE(has(none, "module"));
   EXPECT_FALSE(has(none, "quota"));
-  const auto ours = policy_settings(find_policy("neotier"), Thp::kNever, 1 << 30, {"quota_mb_per_s=5"});
+  const auto ours = policy_settings(find_policy("neotier"), machine, {"quota_mb_per_s=5"});
   EXPECT_TRUE(has(ours, "numa_balancing 0"));
   EXPECT_TRUE(has(ours, "demotion_enabled 1"));
   EXPECT_TRUE(has(ours, "late /sys/kernel/neotier/quota_mb_per_s 5"));
   EXPECT_EQ(kernel_arguments(Thp::kAlways), "transparent_hugepage=always");
-  const auto stock = policy_settings(find_policy("numab"), Thp::kNever, 1 << 30, {});
+  const auto stock = policy_settings(find_policy("numab"), machine, {});
   EXPECT_TRUE(has(stock, "numa_balancing 2"));
   EXPECT_FALSE(has(stock, "scan_period"));
-  EXPECT_TRUE(has(policy_settings(find_policy("numab-fast"), Thp::kNever, 1 << 30, {}), "scan_period_min_ms"));
-  EXPECT_THROW(policy_settings(find_policy("neotier"), Thp::kNever, 1 << 30, {"../x=1"}), std::runtime_error);
+  EXPECT_TRUE(has(policy_settings(find_policy("numab-fast"), machine, {}), "scan_period_min_ms"));
+  EXPECT_THROW(policy_settings(find_policy("neotier"), machine, {"../x=1"}), std::runtime_error);
+  EXPECT_TRUE(has(policy_settings(find_policy("all-cxl"), machine, {}), "mempolicy bind 1"));
+  EXPECT_TRUE(has(policy_settings(find_policy("interleave"), machine, {}), "mempolicy interleave"));
+  const auto damon = policy_settings(find_policy("damon"), machine, {});
+  EXPECT_TRUE(has(damon, "kdamonds/0/contexts/0/targets/0/regions/0/start 4294967296"));
+  EXPECT_TRUE(has(damon, "kdamonds/0/contexts/0/targets/0/regions/0/end 4831838208"));
+  EXPECT_TRUE(has(damon, "kdamonds/1/contexts/0/schemes/0/action migrate_cold"));
+  EXPECT_TRUE(damon.back().ends_with("kdamonds/1/state on"));
+  const auto pebs = policy_settings(find_policy("pebs"), machine, {});
+  EXPECT_TRUE(has(pebs, "device0/threshold 1"));
+  EXPECT_TRUE(has(pebs, "confirm_epochs 1"));
+}
+
+TEST(ShellLine, IsOneArgumentWithASpecialCharacter) {
+  EXPECT_TRUE(is_shell_line({"sleep 1; echo x"}));
+  EXPECT_TRUE(is_shell_line({"cat<file"}));
+  EXPECT_FALSE(is_shell_line({"sleep", "1"}));
+  EXPECT_FALSE(is_shell_line({"/bin/true"}));
+}
+
+TEST(ShellLine, ProgramsStandWhereCommandsMay) {
+  const auto names = [](const std::string& line) {
+    std::string text;
+    for (const auto& path : shell_programs(line)) text += path.filename().string() + " ";
+    return text;
+  };
+  EXPECT_EQ(names("gcc x & while true; do ls -l | sort > git; done"), "gcc true ls sort ");
+  EXPECT_EQ(names("A=1 env B=2 nice ls; echo 'cat; sed'"), "env nice ls echo ");
+  EXPECT_EQ(names("(ls) && { sed p; }; \"awk\" x"), "ls sed awk ");
+  EXPECT_EQ(names("no-such-program-here x; ls ls"), "ls ");
+  EXPECT_EQ(names(""), "");
 }
 
 TEST(Size, ReadsWhatPeopleWrite) {

@@ -26,6 +26,7 @@ namespace neotier::hil {
 namespace {
 
 constexpr uint64_t kMiB = 1ull << 20;
+constexpr const char* kGuestStdin = "/neotier/stdin";
 
 uint64_t steady_ns() {
   return static_cast<uint64_t>(
@@ -62,8 +63,25 @@ std::string cxl_config(const MachineOptions& machine) {
   return text;
 }
 
-std::string guest_config(const Installation&, const RunOptions& options, const Policy& policy,
-                         const std::string& guest_program) {
+void check_lines(const std::vector<std::string>& texts, std::string_view what) {
+  for (const std::string& text : texts) {
+    if (text.find('\n') != std::string::npos) {
+      throw std::runtime_error(fmt::format("{} contains a line break, which the guest cannot be given", what));
+    }
+  }
+}
+
+// Node 0's memory below the hole under 4 GiB and above it, and node 1's.
+PolicyMachine policy_machine(const RunOptions& options, const Layout& map) {
+  PolicyMachine machine{options.thp, options.dram_bytes + options.cxl_bytes, {}};
+  machine.node[0].push_back({0, map.below_4g});
+  if (map.node0 > map.below_4g) machine.node[0].push_back({4096 * kMiB, map.node0 - map.below_4g});
+  machine.node[1].push_back({map.numa_base, map.slow});
+  return machine;
+}
+
+std::string guest_config(const RunOptions& options, const Policy& policy, const Layout& map,
+                         const std::vector<std::string>& arguments) {
   const uint64_t dram = policy.all_dram ? options.dram_bytes + options.cxl_bytes : options.dram_bytes;
   std::string text = fmt::format("dram_bytes {}\n", dram);
   if (options.machine.kind == MachineKind::kCxl) text += cxl_config(options.machine);
@@ -72,45 +90,64 @@ std::string guest_config(const Installation&, const RunOptions& options, const P
     for (uint32_t i = 0; i < options.machine.devices; ++i) knobs.push_back(fmt::format("device{}/irq=1", i));
   }
   knobs.insert(knobs.end(), options.knobs.begin(), options.knobs.end());
-  for (const std::string& line :
-       policy_settings(policy, options.thp, options.dram_bytes + options.cxl_bytes, knobs)) {
+  for (const std::string& line : policy_settings(policy, policy_machine(options, map), knobs)) {
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
+  check_lines({options.roi_after, options.roi_until}, "--roi-after or --roi-until");
   if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
+  if (!options.roi_until.empty()) text += fmt::format("roi_until {}\n", options.roi_until);
   text += "env PATH=/bin:/usr/bin:/sbin:/usr/sbin\nenv HOME=/tmp\nenv TERM=dumb\n";
   text += fmt::format("env NEOTIER_SEED={}\n", options.seed);
-  text += fmt::format("arg {}\n", guest_program);
-  for (size_t i = 1; i < options.program.size(); ++i) {
-    if (options.program[i].find('\n') != std::string::npos) {
-      throw std::runtime_error("an argument of PROGRAM contains a line break, which the guest cannot be given");
+  check_lines(options.env, "--env");
+  for (const std::string& variable : options.env) {
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw std::runtime_error(fmt::format("--env '{}': expected NAME=VALUE", variable));
     }
-    text += fmt::format("arg {}\n", options.program[i]);
+    text += fmt::format("env {}\n", variable);
   }
+  check_lines({options.cwd}, "--cwd");
+  if (!options.cwd.empty()) text += fmt::format("cwd {}\n", options.cwd);
+  if (!options.stdin_file.empty()) text += fmt::format("stdin {}\n", kGuestStdin);
+  check_lines(arguments, "an argument of PROGRAM");
+  for (const std::string& argument : arguments) text += fmt::format("arg {}\n", argument);
   return text;
 }
 
-Initramfs build_initramfs(const Installation& installation, const RunOptions& options, const Policy& policy) {
+// All but /neotier.conf, and PROGRAM's arguments as the guest has to call it. Every policy gets the same files, so that
+// node 0 looks the same under each.
+std::pair<Initramfs, std::vector<std::string>> build_initramfs(const Installation& installation,
+                                                               const RunOptions& options) {
   Initramfs archive;
   for (const char* directory : {"/proc", "/sys", "/dev", "/tmp", "/bin", "/etc"}) archive.add_directory(directory);
   archive.add_device("/dev/console", 5, 1);
   archive.add_text("/etc/passwd", "root:x:0:0:root:/tmp:/bin/sh\n", 0644);
   archive.add_text("/etc/group", "root:x:0:\n", 0644);
+  archive.add_text("/etc/hosts", "127.0.0.1 localhost\n", 0644);
   archive.add_file(installation.init, "/init");
-  // Every policy gets the same files, so that node 0 looks the same under each.
   if (fs::exists(installation.module)) archive.add_file(installation.module, "/neotier/neotier.ko");
   if (options.machine.kind == MachineKind::kCxl) {
     for (const std::string_view name : kCxlModules) {
       archive.add_file(installation.kernel_modules / name, guest_path_of(name));
     }
   }
-  const std::string program = archive.add_program(find_program(options.program.front()));
-  for (const auto& [host, guest] : options.files) {
-    if (access(host.c_str(), X_OK) == 0 && !host.ends_with(".ko")) archive.add_program(host);
-    archive.add_file(host, guest);
+  std::vector<std::string> arguments = options.program;
+  if (is_shell_line(options.program)) {
+    arguments = {archive.add_program("/bin/sh"), "-c", options.program.front()};
+    for (const fs::path& program : shell_programs(options.program.front())) archive.add_program(program);
+  } else {
+    arguments.front() = archive.add_program(find_program(options.program.front()));
   }
-  archive.add_text("/neotier.conf", guest_config(installation, options, policy, program), 0644);
-  return archive;
+  for (const std::string& program : options.with) archive.add_program(find_program(program));
+  for (const auto& [host, guest] : options.files) {
+    if (fs::is_regular_file(host) && access(host.c_str(), X_OK) == 0 && !host.ends_with(".ko"))
+      archive.add_program(host);
+    archive.add_tree(host, guest);
+  }
+  if (!options.stdin_file.empty()) archive.add_file(options.stdin_file, kGuestStdin);
+  if (is_shell_line(options.program)) archive.add_busybox();
+  return {std::move(archive), std::move(arguments)};
 }
 
 // The last line of the console log that says why a kernel died, or nothing.
@@ -124,6 +161,11 @@ std::string last_words(const std::string& console) {
 }
 
 }  // namespace
+
+bool is_shell_line(const std::vector<std::string>& program) {
+  return program.size() == 1 && program.front().find_first_of(" \t;|&<>()$`") != std::string::npos &&
+         !fs::exists(program.front());
+}
 
 Installation Installation::find(const std::string& kernel) {
   Installation found;
@@ -181,22 +223,35 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
     throw std::runtime_error(
         fmt::format("policy '{}' needs {}; run 'make build'", options_.policy, installation_.module.string()));
   }
+  if (options_.machine.kind == MachineKind::kCxl && (policy.damon || !policy.source.empty())) {
+    throw std::runtime_error(
+        fmt::format("policy '{}' has to know where the CXL memory lies before the guest has made its region: use --machine "
+                    "numa",
+                    options_.policy));
+  }
   if (auto error = check_params(options_.params)) throw std::runtime_error(*error);
   if (options_.dram_bytes < 64 * kMiB || options_.cxl_bytes < 64 * kMiB || options_.dram_bytes > 1024 * 1024 * kMiB ||
       options_.cxl_bytes > 1024 * 1024 * kMiB) {
     throw std::runtime_error("--dram and --cxl must be between 64M and 1024G each");
   }
   fs::create_directories(directory_);
-  const Initramfs archive = build_initramfs(installation_, options_, policy);
-  archive.write(directory_ / "initramfs.cpio");
+  auto [archive, arguments] = build_initramfs(installation_, options_);
   const uint64_t dram = options_.dram_bytes + (policy.all_dram ? options_.cxl_bytes : 0);
-  const uint64_t page_array = options_.machine.kind == MachineKind::kCxl ? options_.cxl_bytes / 32 : 0;
-  const Layout map = layout(options_.machine, node0_bytes(dram + page_array, archive.bytes()), options_.cxl_bytes);
+  const bool true_cxl = options_.machine.kind == MachineKind::kCxl;
+  const uint64_t page_array = true_cxl ? options_.cxl_bytes / 32 : 0;
+  const uint64_t cxl = policy.all_cxl ? next_capacity(options_.machine, options_.cxl_bytes + options_.dram_bytes)
+                                      : options_.cxl_bytes;
+  const Layout map = layout(options_.machine, node0_bytes(dram + page_array, archive.bytes()), cxl);
+  archive.add_text("/neotier.conf", guest_config(options_, policy, map, arguments), 0644);
+  archive.write(directory_ / "initramfs.cpio");
 
   bars_.emplace(installation_.bar_directory.empty() ? directory_ : installation_.bar_directory, options_.machine.devices,
                 options_.machine.interrupts);
   started_ns_ = steady_ns();
   std::string plugin = fmt::format(",device={},fault={},ideal={}", options_.device, options_.fault, policy.ideal ? 1 : 0);
+  if (!policy.source.empty()) {
+    plugin += fmt::format(",source={},dram_bytes={}", policy.source, options_.dram_bytes);
+  }
   if (calibrate_ != 0) plugin += fmt::format(",calibrate={}", calibrate_);
   if (!options_.exact.empty()) plugin += fmt::format(",exact={}", fs::absolute(options_.exact).string());
   const QemuPlan plan{.machine = options_.machine,
@@ -276,6 +331,12 @@ std::string Run::verdict() {
   if (box.state == NEOTIER_STATE_DONE) {
     if (box.oom_kills != 0)
       return fmt::format("the guest ran out of memory and killed {} processes{}", box.oom_kills, log);
+    if (box.host_ns[0] == 0) {
+      return fmt::format(
+          "'{}' (--roi-after) never appeared on the program's output, so nothing was measured; it ended "
+          "with status {}{}",
+          options_.roi_after, box.term_signal != 0 ? 128 + box.term_signal : box.exit_code, log);
+    }
     return "";
   }
   const std::string words = last_words(read_text(directory_ / "console.log"));
@@ -300,6 +361,8 @@ RunResult Run::result() {
   r.verdict = verdict();
   if (!r.verdict.empty()) return r;
 
+  r.left_running = std::string(box->message, strnlen(box->message, sizeof box->message));
+  for (char& c : r.left_running) c = c >= ' ' && c < 127 ? c : '?';
   r.exit_status = box->term_signal != 0 ? 128 + box->term_signal : box->exit_code;
   r.begin = box->begin;
   r.end = box->end;

@@ -40,19 +40,27 @@ struct RunOptions {
   Thp thp = Thp::kNever;
   uint64_t seed = 1;
   std::optional<uint32_t> shift;  // guest ns an instruction = 2^shift; unset: calibrated on `none`
-  std::string roi_after;
+  std::string roi_after, roi_until;
   Params params = default_params();
   std::vector<std::string> knobs;    // KEY=VALUE of /sys/kernel/neotier
   std::vector<std::string> sysctls;  // NAME=VALUE, for every policy, after the policy's own settings
-  std::vector<std::pair<std::string, std::string>> files;  // host file, guest path
+  std::vector<std::pair<std::string, std::string>> files;  // host file or folder, guest path
+  std::vector<std::string> with;                           // further programs that are taken along with their libraries
+  std::vector<std::string> env;                            // NAME=VALUE
+  std::string cwd;                                         // in the guest
+  std::string stdin_file;                                  // of the host; empty: the program reads an empty input
   std::string device = "rtl", fault = "none";
   std::string exact;  // file for the exact count of each page of the slow tier; empty: not counted
   uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures
-  std::vector<std::string> program;  // and its arguments
+  std::vector<std::string> program;  // and its arguments; or one shell line, see is_shell_line()
 };
 
 // Throws std::runtime_error in one line where options of the machine contradict each other.
 void check_machine(const RunOptions& options);
+
+// Whether PROGRAM is a line for the guest's shell: a single argument that has a space or a shell's special character in
+// it and is no file's name.
+bool is_shell_line(const std::vector<std::string>& program);
 
 struct Mark {
   std::string name;  // of a phase; empty for a window
@@ -75,7 +83,8 @@ struct RunResult {
   std::vector<Mark> marks;
   std::map<std::string, int64_t> guest;  // counters of the guest's kernel and of neotier.ko over the ROI
   uint64_t promoted_pages = 0, demoted_pages = 0;
-  std::string output;  // the program's
+  std::string left_running;  // names of processes that were still there when the program had ended
+  std::string output;        // the program's
   std::filesystem::path console_log;
   double host_seconds = 0;  // of the ROI: says how fast the simulation is, and differs from run to run
 };
