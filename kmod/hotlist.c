@@ -453,7 +453,7 @@ static int neotier_memory_event(struct notifier_block *nb, unsigned long action,
 			neotier_hotlist_unpause(dev);
 			break;
 		case MEM_ONLINE:
-			/* A region may have come back with another interleave: neotier_source_recheck() looks first. */
+			/* A region may have come back with another interleave: neotier_probe_recheck() looks first. */
 			if (!dev->caps.serial)
 				neotier_hotlist_unpause(dev);
 			break;
@@ -462,7 +462,7 @@ static int neotier_memory_event(struct notifier_block *nb, unsigned long action,
 	}
 	mutex_unlock(&neotier_devices_lock);
 	if (action == MEM_ONLINE)
-		neotier_source_recheck();
+		neotier_probe_recheck();
 	return NOTIFY_OK;
 }
 

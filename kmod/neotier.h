@@ -3,7 +3,7 @@
  * Internal interfaces of neotier.ko. Data flow, one file for each role:
  *
  *	source_chmu -> hotlist -> policy, quota -> migrate      promote: the thread that carries it
- *	region: which memory a device watches      irq: its interrupts, which wake the thread
+ *	probe: finds devices      region: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
  *
  * Threads and locks. One thread for each device does all that touches its registers, its list of hot pages and its
@@ -181,16 +181,43 @@ struct neotier_device {
 extern struct mutex neotier_devices_lock;
 extern struct list_head neotier_devices;
 
-/* source_chmu.c: the device's registers. All but register/unregister: the device's thread only. */
+/* probe.c */
 
 /**
- * neotier_source_register() - bind to every device present
+ * neotier_probe_register() - bind to every device present
  *
- * Return: 0; -ENODEV when there is none; the error of the last probe when no device could be used. One line in the log
- * says why.
+ * Return: 0, also when a device waits for its CXL region; -ENODEV when there is none; the error of the last probe when no
+ * device could be used. One line in the log says why.
  */
-int neotier_source_register(void);
-void neotier_source_unregister(void);
+int neotier_probe_register(void);
+void neotier_probe_unregister(void);
+
+/**
+ * neotier_probe_recheck() - look again, soon, at which memory the devices have
+ *
+ * For devices with a CXL region: those whose region has changed or gone are unbound, those that waited for theirs are
+ * bound. Context: any.
+ */
+void neotier_probe_recheck(void);
+
+#define NEOTIER_REFUSE(dev, what, ...) \
+	dev_err(&(dev)->pdev->dev, what ": not a device this driver can use\n", ##__VA_ARGS__)
+
+/* source_chmu.c: the device's registers. In probe, then the device's thread only. */
+
+/**
+ * neotier_source_caps() - read and check what the device can do
+ * @dev: device with regs mapped; gets caps
+ *
+ * Return: 0 or an errno; the reason has been logged.
+ */
+int neotier_source_caps(struct neotier_device *dev);
+
+/**
+ * neotier_source_default_conf() - settings to start with
+ * @dev: device with caps filled; gets conf
+ */
+void neotier_source_default_conf(struct neotier_device *dev);
 
 /**
  * neotier_source_start() - reset the device and set it up; it does not count yet
@@ -229,14 +256,6 @@ unsigned int neotier_source_discard(struct neotier_device *dev);
  * @dev: device
  */
 void neotier_source_acknowledge(struct neotier_device *dev);
-
-/**
- * neotier_source_recheck() - look again, soon, at which memory the devices have
- *
- * For devices with a CXL region: those whose region has changed or gone are unbound, those that waited for theirs are
- * bound. Context: any.
- */
-void neotier_source_recheck(void);
 
 /**
  * neotier_source_snapshot() - latch and read the device's counters

@@ -16,6 +16,14 @@ char *read_file(const char *path, char *buffer, size_t size);
 void load_kernel_module(const char *path, const char *arguments);
 
 /*
+ * bars.c. Finds the ivshmem devices, in the order of their PCI addresses, and tells the plugin where they are. BAR 2 of each
+ * holds a profiler's registers; that of the first, beyond them, the mailbox, which is mapped. Fails in one line.
+ */
+volatile struct neotier_mailbox *map_bars(void);
+/* File of the first BAR; after map_bars(). */
+const char *first_bar_path(void);
+
+/*
  * cxl.c. Makes one region of all CXL memory devices, by sysfs alone, and brings its memory online as a node of its own.
  * `granularity`: bytes, 256 to 16384. Waits until `devices` of them are there. Fills `region` with what the kernel then
  * says of it. Fails in one line.

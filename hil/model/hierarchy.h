@@ -109,9 +109,7 @@ class Hierarchy {
   }
 
  private:
-  Tier tier_of(uint64_t line, uint32_t flags) const {
-    return in_cxl(line) && !(flags & kLineNear) ? kCxl : kDram;
-  }
+  Tier tier_of(uint64_t line, uint32_t flags) const { return in_cxl(line) && !(flags & kLineNear) ? kCxl : kDram; }
   bool in_cxl(uint64_t line) const { return in_slow_tier(line << 6); }
 
   bool hot(uint64_t va) const {

@@ -22,12 +22,11 @@ class Interleave : public testing::TestWithParam<std::tuple<uint64_t, uint64_t>>
   const neotier_interleave il_ = make(ways_, granularity_);
 };
 
-INSTANTIATE_TEST_SUITE_P(, Interleave,
-                         testing::Combine(testing::Values(1, 2, 4, 16), testing::Values(256, 1024, 2048, 4096, 8192, 16384)),
-                         [](const auto& test) {
-                           return std::to_string(std::get<0>(test.param)) + "ways" +
-                                  std::to_string(std::get<1>(test.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    , Interleave, testing::Combine(testing::Values(1, 2, 4, 16), testing::Values(256, 1024, 2048, 4096, 8192, 16384)),
+    [](const auto& test) {
+      return std::to_string(std::get<0>(test.param)) + "ways" + std::to_string(std::get<1>(test.param));
+    });
 
 // Chunks dealt out one after the other, as the text of the specification has it.
 TEST_P(Interleave, AgreesWithDealingChunksOut) {

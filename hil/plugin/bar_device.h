@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// One NeoProf behind one shared-memory BAR: passes the guest's stores on to the device's bus, keeps the BAR's copy of the
-// registers true, and raises the interrupt. The caller says where the BAR lies and how time passes.
+// One NeoProf behind one shared-memory BAR: passes the guest's stores on to the device's bus, keeps the BAR's copy of
+// the registers true, and raises the interrupt. The caller says where the BAR lies and how time passes.
 //
 // Thread safety: one thread; only DeviceThread has another, and is waited for before anything is seen.
 #pragma once

@@ -32,7 +32,6 @@ class ExactCounts {
   }
 
  private:
-
   // A line "PFN READS WRITES" in decimal for each page that got any, by PFN. False: the file could not be written, and
   // is not there.
   bool write(const std::string& file) const {

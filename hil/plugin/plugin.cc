@@ -41,10 +41,10 @@ namespace {
 
 struct Options {
   Params params = default_params();
-  std::vector<std::string> bar_paths;  // the first one has the mailbox
-  std::vector<uint64_t> serials;       // as many as BARs: machine `cxl`, whose region the guest reports
-  std::vector<int> irq_fds;            // as many as BARs, or none
-  uint64_t cxl_base = 0, cxl_size = 0; // machine `cxl`: size of all devices together
+  std::vector<std::string> bar_paths;   // the first one has the mailbox
+  std::vector<uint64_t> serials;        // as many as BARs: machine `cxl`, whose region the guest reports
+  std::vector<int> irq_fds;             // as many as BARs, or none
+  uint64_t cxl_base = 0, cxl_size = 0;  // machine `cxl`: size of all devices together
   std::string exact_path;               // empty: no exact counts
   uint32_t shift = 0;
   uint64_t calibrate = 0;  // instructions of the region of interest; 0: no calibration
@@ -70,8 +70,7 @@ class Machine final : public DeviceSink, public FillSink {
     neoprof::Straps straps;
     straps.hpa_base = options.cxl_base;
     straps.hpa_size = options.cxl_size / bars.size();
-    straps.peak_lines_per_tick =
-        static_cast<uint32_t>(options.params.cxl_mb_s * kTickNs / 1000 / 64 / bars.size());
+    straps.peak_lines_per_tick = static_cast<uint32_t>(options.params.cxl_mb_s * kTickNs / 1000 / 64 / bars.size());
     for (size_t i = 0; i < bars.size(); ++i) {
       if (true_cxl_) straps.serial = options.serials[i];
       devices_.push_back(std::make_unique<BarDevice>(straps, options.model, options.fault, bars[i],
@@ -203,8 +202,8 @@ class Machine final : public DeviceSink, public FillSink {
     for (size_t i = 0; i < devices_.size(); ++i) mailbox_->device[end][i] = devices_[i]->counts();
   }
 
-  // The guest says where its kernel put the region. Nothing of it is believed: what does not fit the machine is ignored,
-  // and the guest's init, which checks by the mailbox, gives up.
+  // The guest says where its kernel put the region. Nothing of it is believed: what does not fit the machine is
+  // ignored, and the guest's init, which checks by the mailbox, gives up.
   void set_region() {
     const neotier_region region = mailbox_->region;
     std::vector<BarDevice*> order;
@@ -219,7 +218,8 @@ class Machine final : public DeviceSink, public FillSink {
     if (!true_cxl_ || !neotier_interleave_valid(&interleave, region.ways, region.granularity) ||
         order.size() != devices_.size() || region.ways != devices_.size() || region.size > options_.cxl_size ||
         region.base > UINT64_MAX - region.size) {
-      std::fprintf(stderr, "neotier plugin: a region of %u ways, %u bytes each, at %#llx: not of this machine's devices\n",
+      std::fprintf(stderr,
+                   "neotier plugin: a region of %u ways, %u bytes each, at %#llx: not of this machine's devices\n",
                    region.ways, region.granularity, static_cast<unsigned long long>(region.base));
       return;
     }

@@ -97,13 +97,12 @@ TEST_P(Directed, ResetValuesAndIdentity) {
 }
 
 TEST_P(Directed, UnmappedReadsZeroAndIgnoresWrites) {
-  for (uint32_t offset :
-       {0x30U, 0x48U, 0x68U, 0x80U, 0x80b0U, 0x8ff8U, 0x90b8U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
+  for (uint32_t offset : {0x30U, 0x48U, 0x68U, 0x80U, 0x80b0U, 0x8ff8U, 0x90b8U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
     write(offset, ~0ULL);
     EXPECT_EQ(read(offset), 0U) << std::hex << offset;
   }
-  for (uint32_t offset : {NEOPROF_CAP0_OFFSET, NEOPROF_ID_OFFSET, NEOPROF_SERIAL_OFFSET, NEOPROF_TICKS_OFFSET,
-                          NEOPROF_HOTLIST_OFFSET}) {
+  for (uint32_t offset :
+       {NEOPROF_CAP0_OFFSET, NEOPROF_ID_OFFSET, NEOPROF_SERIAL_OFFSET, NEOPROF_TICKS_OFFSET, NEOPROF_HOTLIST_OFFSET}) {
     const uint64_t before = read(offset);
     write(offset, ~0ULL);
     EXPECT_EQ(read(offset), before) << std::hex << offset;

@@ -309,7 +309,8 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--cxl-devices", a.run.machine.devices, "cxl: type-3 devices, interleaved")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 2, 4}));
-  command.add_option("--cxl-granularity", a.run.machine.granularity, "cxl: bytes of a device before the next one's turn")
+  command
+      .add_option("--cxl-granularity", a.run.machine.granularity, "cxl: bytes of a device before the next one's turn")
       ->capture_default_str()
       ->check(CLI::IsMember({256, 512, 1024, 2048, 4096, 8192, 16384}));
   command.add_flag("--interrupts", a.run.machine.interrupts, "the device interrupts by MSI-X; the driver uses it");
@@ -350,7 +351,10 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--fault", a.run.fault, "a device that misbehaves, for tests of the driver")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "magic", "version", "units", "tail"}));
-  command.add_option("--exact", a.run.exact, "write the exact count of requests to each page of the slow tier, over the region of interest, to FILE")
+  command
+      .add_option(
+          "--exact", a.run.exact,
+          "write the exact count of requests to each page of the slow tier, over the region of interest, to FILE")
       ->group("");
   command
       .add_option("program", a.run.program,

@@ -59,20 +59,13 @@ std::vector<std::string> numa_arguments(const QemuPlan& plan) {
     return fmt::format("hmat-lb,initiator=0,target={},hierarchy=memory,data-type=access-{},{}={}", target, type, type,
                        value);
   };
-  return {"-object",
-          fmt::format("memory-backend-ram,id=m1,size={}", plan.layout.slow),
-          "-numa",
-          "node,nodeid=0,memdev=m0,cpus=0",
-          "-numa",
-          "node,nodeid=1,memdev=m1,initiator=0",
-          "-numa",
-          hmat(0, "latency", std::to_string(p.dram_ns)),
-          "-numa",
-          hmat(0, "bandwidth", fmt::format("{}M", p.dram_mb_s)),
-          "-numa",
-          hmat(1, "latency", std::to_string(p.cxl_ns)),
-          "-numa",
-          hmat(1, "bandwidth", fmt::format("{}M", p.cxl_mb_s))};
+  return {"-object", fmt::format("memory-backend-ram,id=m1,size={}", plan.layout.slow),
+          "-numa",   "node,nodeid=0,memdev=m0,cpus=0",
+          "-numa",   "node,nodeid=1,memdev=m1,initiator=0",
+          "-numa",   hmat(0, "latency", std::to_string(p.dram_ns)),
+          "-numa",   hmat(0, "bandwidth", fmt::format("{}M", p.dram_mb_s)),
+          "-numa",   hmat(1, "latency", std::to_string(p.cxl_ns)),
+          "-numa",   hmat(1, "bandwidth", fmt::format("{}M", p.cxl_mb_s))};
 }
 
 std::vector<std::string> cxl_arguments(const QemuPlan& plan) {
@@ -80,11 +73,11 @@ std::vector<std::string> cxl_arguments(const QemuPlan& plan) {
                                         "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl,addr=2"};
   const uint64_t each = plan.layout.slow / plan.layout.serials.size();
   for (size_t i = 0; i < plan.layout.serials.size(); ++i) {
-    arguments.insert(
-        arguments.end(),
-        {"-object", fmt::format("memory-backend-ram,id=cxlmem{},size={}", i, each), "-device",
-         fmt::format("cxl-rp,port={},bus=cxl,id=rp{},chassis=0,slot={}", i, i, i + 1), "-device",
-         fmt::format("cxl-type3,bus=rp{},volatile-memdev=cxlmem{},id=type3-{},sn={}", i, i, i, plan.layout.serials[i])});
+    arguments.insert(arguments.end(),
+                     {"-object", fmt::format("memory-backend-ram,id=cxlmem{},size={}", i, each), "-device",
+                      fmt::format("cxl-rp,port={},bus=cxl,id=rp{},chassis=0,slot={}", i, i, i + 1), "-device",
+                      fmt::format("cxl-type3,bus=rp{},volatile-memdev=cxlmem{},id=type3-{},sn={}", i, i, i,
+                                  plan.layout.serials[i])});
   }
   arguments.insert(arguments.end(), {"-machine", fmt::format("cxl-fmw.0.targets.0=cxl,cxl-fmw.0.size={}M",
                                                              round_up(plan.layout.slow, kCxlUnit) / kMiB)});
@@ -105,15 +98,15 @@ Layout layout(const MachineOptions& machine, uint64_t node0_bytes, uint64_t slow
   map.below_4g = std::min<uint64_t>(node0_bytes, 2048 * kMiB);
   if (machine.kind == MachineKind::kNuma) {
     map.slow = next_capacity(machine, slow_bytes);
-    // q35 puts `max-ram-below-4g` bytes under 4 GiB and the rest above it: with node 0 below (or reaching above), node 1
-    // is one piece.
+    // q35 puts `max-ram-below-4g` bytes under 4 GiB and the rest above it: with node 0 below (or reaching above), node
+    // 1 is one piece.
     map.numa_base = (4096 * kMiB) + (node0_bytes - map.below_4g);
     return map;
   }
   if (const uint64_t next = next_capacity(machine, slow_bytes); next != slow_bytes) {
-    throw std::runtime_error(fmt::format("--cxl {}M: {} type-3 device{} come in multiples of {}M together; the next is {}M",
-                                         slow_bytes / kMiB, machine.devices, machine.devices == 1 ? "" : "s",
-                                         kCxlUnit * machine.devices / kMiB, next / kMiB));
+    throw std::runtime_error(fmt::format(
+        "--cxl {}M: {} type-3 device{} come in multiples of {}M together; the next is {}M", slow_bytes / kMiB,
+        machine.devices, machine.devices == 1 ? "" : "s", kCxlUnit * machine.devices / kMiB, next / kMiB));
   }
   map.slow = slow_bytes;
   map.numa_base = 0;
@@ -127,7 +120,8 @@ Bars::Bars(const std::filesystem::path& folder, uint32_t count, bool interrupts)
     for (uint32_t i = 0; i < count; ++i) {
       files_.push_back(folder / fmt::format("neotier-bar.{}.{}", getpid(), made++));
       const int fd = open(files_.back().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-      if (fd < 0 || ftruncate(fd, NEOTIER_BAR_BYTES) != 0) fail(fmt::format("cannot create {}", files_.back().string()));
+      if (fd < 0 || ftruncate(fd, NEOTIER_BAR_BYTES) != 0)
+        fail(fmt::format("cannot create {}", files_.back().string()));
       if (i == 0) first_ = mmap(nullptr, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
       close(fd);
       if (first_ == MAP_FAILED) fail(fmt::format("cannot map {}", files_.back().string()));
@@ -190,42 +184,24 @@ std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars) {
   for (const auto& file : bars.files()) plugin += fmt::format(",bar={}", file.string());
   for (const uint64_t serial : plan.layout.serials) plugin += fmt::format(",serial={:#x}", serial);
   for (const int fd : bars.event_fds()) plugin += fmt::format(",irq_fd={}", fd);
-  plugin += fmt::format(",cxl_base={:#x},cxl_size={:#x},shift={}{}", plan.layout.numa_base, plan.layout.slow, plan.shift,
-                        plan.plugin_options);
+  plugin += fmt::format(",cxl_base={:#x},cxl_size={:#x},shift={}{}", plan.layout.numa_base, plan.layout.slow,
+                        plan.shift, plan.plugin_options);
   for (const ParamInfo& info : param_table()) plugin += fmt::format(",{}={}", info.name, plan.params.*info.field);
 
   std::vector<std::string> command = {
-      "qemu-system-x86_64",
-      "-accel",
-      "tcg,thread=single",
-      "-machine",
-      fmt::format("q35,{},hpet=off,max-ram-below-4g={}", cxl ? "cxl=on" : "hmat=on", plan.layout.below_4g),
-      "-cpu",
+      "qemu-system-x86_64", "-accel", "tcg,thread=single", "-machine",
+      fmt::format("q35,{},hpet=off,max-ram-below-4g={}", cxl ? "cxl=on" : "hmat=on", plan.layout.below_4g), "-cpu",
       // hypervisor=off: a kernel that sees a hypervisor does not trust cache flushes and refuses to commit a region.
-      fmt::format("max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off{}", cxl ? ",hypervisor=off" : ""),
-      "-smp",
-      "1",
-      "-m",
-      fmt::format("{}M", (plan.layout.node0 + (cxl ? 0 : plan.layout.slow)) / kMiB),
-      "-icount",
-      fmt::format("shift={},sleep=off", plan.shift),
-      "-seed",
-      std::to_string(plan.seed),
-      "-rtc",
-      "base=2026-01-01T00:00:00,clock=vm",
-      "-nodefaults",
-      "-display",
-      "none",
-      "-monitor",
-      "none",
-      "-no-reboot",
-      "-serial",
-      fmt::format("file:{}", plan.console_log.string()),
-      "-serial",
-      fmt::format("file:{}", plan.output_log.string()),
-      "-object",
+      fmt::format("max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off{}", cxl ? ",hypervisor=off" : ""), "-smp", "1",
+      "-m", fmt::format("{}M", (plan.layout.node0 + (cxl ? 0 : plan.layout.slow)) / kMiB), "-icount",
+      fmt::format("shift={},sleep=off", plan.shift), "-seed", std::to_string(plan.seed), "-rtc",
+      "base=2026-01-01T00:00:00,clock=vm", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
+      "-serial", fmt::format("file:{}", plan.console_log.string()), "-serial",
+      fmt::format("file:{}", plan.output_log.string()), "-object",
       fmt::format("memory-backend-ram,id=m0,size={}", plan.layout.node0)};
-  const auto add = [&](const std::vector<std::string>& more) { command.insert(command.end(), more.begin(), more.end()); };
+  const auto add = [&](const std::vector<std::string>& more) {
+    command.insert(command.end(), more.begin(), more.end());
+  };
   add(cxl ? cxl_arguments(plan) : numa_arguments(plan));
   for (size_t i = 0; i < bars.files().size(); ++i) {
     if (plan.machine.interrupts) {

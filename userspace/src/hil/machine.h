@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated machine as QEMU is asked for it: which memory lies where, and how the profilers hang on it.
 //
-// `numa` is fast and for figures: two NUMA nodes of plain RAM, the second one the slow tier. `cxl` has the true topology
-// and is for function: type-3 devices behind root ports of a CXL host bridge, a fixed memory window, and a region that
-// the guest makes; QEMU emulates each access to it.
+// `numa` is fast and for figures: two NUMA nodes of plain RAM, the second one the slow tier. `cxl` has the true
+// topology and is for function: type-3 devices behind root ports of a CXL host bridge, a fixed memory window, and a
+// region that the guest makes; QEMU emulates each access to it.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ struct MachineOptions {
 
 struct Layout {
   uint64_t node0, below_4g;
-  uint64_t slow;                   // bytes of the slow tier
-  uint64_t numa_base;              // numa: where it begins; cxl: 0, the guest decides
-  std::vector<uint64_t> serials;   // cxl: of the type-3 devices, in the order of their root ports; else empty
+  uint64_t slow;                  // bytes of the slow tier
+  uint64_t numa_base;             // numa: where it begins; cxl: 0, the guest decides
+  std::vector<uint64_t> serials;  // cxl: of the type-3 devices, in the order of their root ports; else empty
 };
 
 // The smallest capacity of the slow tier, all devices together, that is at least `bytes`.

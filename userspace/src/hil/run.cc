@@ -191,8 +191,8 @@ Installation Installation::find(const std::string& kernel) {
   }
   if (found.kernel_image.empty()) {
     throw std::runtime_error(fmt::format(
-        "no guest kernel {} in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)", kernel,
-        kernels.string()));
+        "no guest kernel {} in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)",
+        kernel, kernels.string()));
   }
   // Shared memory that no disk has to follow.
   found.bar_directory = fs::is_directory("/dev/shm") && access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "";
@@ -201,13 +201,14 @@ Installation Installation::find(const std::string& kernel) {
 
 void check_machine(const RunOptions& options) {
   const MachineOptions& machine = options.machine;
-  if (machine.kind == MachineKind::kNuma && (machine.devices != 1 || machine.granularity != MachineOptions{}.granularity)) {
+  if (machine.kind == MachineKind::kNuma &&
+      (machine.devices != 1 || machine.granularity != MachineOptions{}.granularity)) {
     throw std::runtime_error("--cxl-devices and --cxl-granularity are of --machine cxl");
   }
   if (machine.kind == MachineKind::kCxl && options.kernel != kKernels.front()) {
-    throw std::runtime_error(
-        fmt::format("--machine cxl needs kernel {}: Debian's {} cannot make system memory of a CXL region (no DEV_DAX_CXL)",
-                    kKernels.front(), options.kernel));
+    throw std::runtime_error(fmt::format(
+        "--machine cxl needs kernel {}: Debian's {} cannot make system memory of a CXL region (no DEV_DAX_CXL)",
+        kKernels.front(), options.kernel));
   }
 }
 
@@ -224,10 +225,10 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
         fmt::format("policy '{}' needs {}; run 'make build'", options_.policy, installation_.module.string()));
   }
   if (options_.machine.kind == MachineKind::kCxl && (policy.damon || !policy.source.empty())) {
-    throw std::runtime_error(
-        fmt::format("policy '{}' has to know where the CXL memory lies before the guest has made its region: use --machine "
-                    "numa",
-                    options_.policy));
+    throw std::runtime_error(fmt::format(
+        "policy '{}' has to know where the CXL memory lies before the guest has made its region: use --machine "
+        "numa",
+        options_.policy));
   }
   if (auto error = check_params(options_.params)) throw std::runtime_error(*error);
   if (options_.dram_bytes < 64 * kMiB || options_.cxl_bytes < 64 * kMiB || options_.dram_bytes > 1024 * 1024 * kMiB ||
@@ -239,16 +240,17 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   const uint64_t dram = options_.dram_bytes + (policy.all_dram ? options_.cxl_bytes : 0);
   const bool true_cxl = options_.machine.kind == MachineKind::kCxl;
   const uint64_t page_array = true_cxl ? options_.cxl_bytes / 32 : 0;
-  const uint64_t cxl = policy.all_cxl ? next_capacity(options_.machine, options_.cxl_bytes + options_.dram_bytes)
-                                      : options_.cxl_bytes;
+  const uint64_t cxl =
+      policy.all_cxl ? next_capacity(options_.machine, options_.cxl_bytes + options_.dram_bytes) : options_.cxl_bytes;
   const Layout map = layout(options_.machine, node0_bytes(dram + page_array, archive.bytes()), cxl);
   archive.add_text("/neotier.conf", guest_config(options_, policy, map, arguments), 0644);
   archive.write(directory_ / "initramfs.cpio");
 
-  bars_.emplace(installation_.bar_directory.empty() ? directory_ : installation_.bar_directory, options_.machine.devices,
-                options_.machine.interrupts);
+  bars_.emplace(installation_.bar_directory.empty() ? directory_ : installation_.bar_directory,
+                options_.machine.devices, options_.machine.interrupts);
   started_ns_ = steady_ns();
-  std::string plugin = fmt::format(",device={},fault={},ideal={}", options_.device, options_.fault, policy.ideal ? 1 : 0);
+  std::string plugin =
+      fmt::format(",device={},fault={},ideal={}", options_.device, options_.fault, policy.ideal ? 1 : 0);
   if (!policy.source.empty()) {
     plugin += fmt::format(",source={},dram_bytes={}", policy.source, options_.dram_bytes);
   }
@@ -400,8 +402,8 @@ RunResult Run::result() {
     return static_cast<uint64_t>(std::max<int64_t>(total, 0));
   };
   for (uint32_t i = 0; i < options_.machine.devices; ++i) {
-    r.devices.push_back({box->device[1][i].reads - box->device[0][i].reads,
-                         box->device[1][i].writes - box->device[0][i].writes});
+    r.devices.push_back(
+        {box->device[1][i].reads - box->device[0][i].reads, box->device[1][i].writes - box->device[0][i].writes});
   }
   r.region = box->region;
   r.promoted_pages = sum({"vmstat.pgpromote_success", "neotier.promoted"});

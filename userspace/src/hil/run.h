@@ -50,7 +50,7 @@ struct RunOptions {
   std::string cwd;                                         // in the guest
   std::string stdin_file;                                  // of the host; empty: the program reads an empty input
   std::string device = "rtl", fault = "none";
-  std::string exact;  // file for the exact count of each page of the slow tier; empty: not counted
+  std::string exact;                 // file for the exact count of each page of the slow tier; empty: not counted
   uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures
   std::vector<std::string> program;  // and its arguments; or one shell line, see is_shell_line()
 };
