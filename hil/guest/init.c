@@ -16,6 +16,7 @@
  *                       take effect then
  *   roi_until TEXT      the region, and the run, ends when TEXT appears after that, else with PROGRAM
  *   stats DIRECTORY     report every file in it, over the region of interest
+ *   promoted KEY        a counter to tell the plugin every 100 ms (moves.h); demoted likewise
  *   mempolicy interleave | bind N   of PROGRAM and all it starts
  *   env NAME=VALUE, arg TEXT, cwd PATH, stdin PATH
  */
@@ -51,6 +52,7 @@
 #include "guest.h"
 #include "neotier/mailbox.h"
 #include "neotier/mark.h"
+#include "moves.h"
 
 #define MAX_LINES 512
 #define MAX_STATS 512
@@ -357,6 +359,16 @@ static uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
+static void add_promoted(const char *key)
+{
+	moves_add(true, key, conf_value("stats"));
+}
+
+static void add_demoted(const char *key)
+{
+	moves_add(false, key, conf_value("stats"));
+}
+
 /*
  * From here on the plugin sees every access. The driver comes after it, because only then does its device answer. Until
  * then a program runs many times faster.
@@ -366,10 +378,13 @@ static void instrument(void)
 	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
 	conf_each("module", load_module);
 	conf_each("late", write_setting);
+	conf_each("promoted", add_promoted);
+	conf_each("demoted", add_demoted);
 }
 
 static void roi_begin(void)
 {
+	moves_tell(mailbox);
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_BEGIN);
 }
@@ -524,6 +539,7 @@ static bool pass_output(int from, int out, const char *after, const char *until,
 		 */
 		int ready = poll(&p, 1, running ? WAKE_MS : 0);
 
+		moves_tell_if_due(mailbox);
 		if (ready == 0) {
 			if (!running)
 				return false;
@@ -596,6 +612,7 @@ static void run_program(void)
 		run_child(slave);
 	close(slave);
 	bool cut = pass_output(master, out, after, until, child, &status);
+	moves_tell(mailbox);
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_END);
 

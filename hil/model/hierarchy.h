@@ -29,11 +29,11 @@ class DeviceSink {
   virtual void request(uint64_t dpa, bool is_write) = 0;
 };
 
-// Every line filled from memory, of either tier.
-class FillSink {
+// Every line that moves between the caches and memory, by host physical address (a multiple of 64).
+class LineObserver {
  public:
-  virtual ~FillSink() = default;
-  virtual void filled(uint64_t pa) = 0;
+  virtual ~LineObserver() = default;
+  virtual void line(uint64_t hpa, bool cxl, bool is_write) = 0;
 };
 
 class Hierarchy {
@@ -68,8 +68,8 @@ class Hierarchy {
     hot_ = std::move(bitmap);
   }
 
-  // `sink` is not owned; null: none.
-  void set_fill_sink(FillSink* sink) { fill_sink_ = sink; }
+  // Not owned; nullptr: none.
+  void set_observer(LineObserver* observer) { observer_ = observer; }
 
   // Time that something beside the program's own accesses has taken.
   void spend(uint64_t ps) { other_stall_ps_ += ps; }
@@ -172,14 +172,15 @@ class Hierarchy {
     const uint64_t wait = occupy(tier, now_ps(instructions));
     ++count_.fills[tier];
     count_.stall_ps[tier] += (latency_ps_[tier] + wait) / params_.mlp;
+    if (observer_) observer_->line(line << 6, in_cxl(line), false);
     if (in_cxl(line)) to_device(line, false);
-    if (fill_sink_) fill_sink_->filled(line << 6);
   }
 
   void write_back(uint64_t line, uint32_t flags, uint64_t instructions) {
     const Tier tier = tier_of(line, flags);
     occupy(tier, now_ps(instructions));
     ++count_.writebacks[tier];
+    if (observer_) observer_->line(line << 6, in_cxl(line), true);
     if (in_cxl(line)) to_device(line, true);
   }
 
@@ -196,7 +197,7 @@ class Hierarchy {
   uint64_t other_stall_ps_ = 0;
   uint64_t cxl_base_, cxl_size_;
   DeviceSink* sink_;
-  FillSink* fill_sink_ = nullptr;
+  LineObserver* observer_ = nullptr;
   uint64_t hot_base_ = 0, hot_pages_ = 0;
   std::vector<uint64_t> hot_;
   neotier_counters count_{};

@@ -10,8 +10,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "hil/plugin/device_thread.h"
+#include "hil/plugin/timeline.h"
 #include "hw/sim/neoprof_device.h"
 #include "neoprof_regs.h"
 #include "neotier/mailbox.h"
@@ -48,6 +51,32 @@ class BarDevice final : public neoprof::RingObserver {
   const neotier_device_counters& counts() const { return counts_; }
 
   void settle() { thread_->settle(); }
+  bool enabled() const { return enabled_; }
+
+  // From here on take_reports() has the units that the device has put into its hotlist.
+  void keep_reports() { keep_reports_ = true; }
+  // Since the last call; after settle().
+  std::vector<uint64_t> take_reports() { return std::exchange(reports_, {}); }
+
+  // Latches and reads the device's own counters; after settle().
+  DeviceCounters observe_counters() {
+    const auto field = [](uint64_t value, uint64_t mask) { return (value & mask) / (mask & -mask); };
+    device_->write(NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK, 0xff);
+    const uint64_t cfg0 = device_->read(NEOPROF_CFG0_OFFSET), cfg1 = device_->read(NEOPROF_CFG1_OFFSET);
+    const uint64_t track = field(cfg0, NEOPROF_CFG0_TRACK_MASK);
+    DeviceCounters observed;
+    observed.epochs = device_->read(NEOPROF_EPOCHS_OFFSET);
+    observed.lost_tap = device_->read(NEOPROF_LOST_TAP_OFFSET);
+    observed.lost_ring = device_->read(NEOPROF_LOST_RING_OFFSET);
+    observed.lost_candidates = device_->read(NEOPROF_LOST_CANDIDATES_OFFSET);
+    observed.saturated = device_->read(NEOPROF_SATURATED_OFFSET);
+    observed.threshold = field(cfg0, NEOPROF_CFG0_THRESHOLD_MASK);
+    observed.unit_shift = field(cfg1, NEOPROF_CFG1_UNIT_SIZE_MASK) == 21 ? 21 : 12;
+    observed.counts_reads = track == 1 || track == 3 || track == 4 || track == 6;
+    observed.counts_writes = track == 2 || track == 3 || track == 5 || track == 6;
+    return observed;
+  }
+
   // After settle().
   uint64_t cycles() const { return device_->cycles(); }
   void tick() {
@@ -88,8 +117,9 @@ class BarDevice final : public neoprof::RingObserver {
     raise_interrupt();
   }
 
-  // RingObserver
+  // RingObserver; in the thread that clocks the device.
   void on_ring_entry(uint32_t index, uint64_t entry) override {
+    if (keep_reports_) reports_.push_back(entry >> 16);
     if (fault_ == Fault::kUnits) entry |= uint64_t{1} << 60;
     store64(NEOPROF_HOTLIST_OFFSET + index * NEOPROF_HOTLIST_STRIDE, entry);
   }
@@ -132,6 +162,8 @@ class BarDevice final : public neoprof::RingObserver {
   uint64_t address_ = UINT64_MAX - NEOTIER_BAR_BYTES;
   neotier_device_counters counts_{};
   bool enabled_ = false;
+  bool keep_reports_ = false;
+  std::vector<uint64_t> reports_;
   bool line_ = false;  // the interrupt line as last seen
 };
 

@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +26,9 @@
 #include "hil/model/hierarchy.h"
 #include "hil/model/params.h"
 #include "hil/plugin/bar_device.h"
-#include "hil/plugin/exact_counts.h"
 #include "hil/plugin/hot_page_source.h"
 #include "hil/plugin/qemu_plugin_api.h"
+#include "hil/plugin/watch.h"
 #include "neoprof_regs.h"
 #include "neotier/interleave.h"
 #include "neotier/mailbox.h"
@@ -45,7 +47,6 @@ struct Options {
   std::vector<uint64_t> serials;        // as many as BARs: machine `cxl`, whose region the guest reports
   std::vector<int> irq_fds;             // as many as BARs, or none
   uint64_t cxl_base = 0, cxl_size = 0;  // machine `cxl`: size of all devices together
-  std::string exact_path;               // empty: no exact counts
   uint32_t shift = 0;
   uint64_t calibrate = 0;  // instructions of the region of interest; 0: no calibration
   bool ideal = false;
@@ -53,13 +54,14 @@ struct Options {
   Fault fault = Fault::kNone;
   std::string source;  // of a HotPageSource in the profiler's place; empty: none
   uint64_t dram_bytes = 0;
+  WatchOptions watch;
 };
 
 struct InstructionCounts {
   uint64_t user, kernel;
 };
 
-class Machine final : public DeviceSink, public FillSink {
+class Machine final : public DeviceSink, public LineObserver {
  public:
   Machine(const Options& options, const std::vector<uint8_t*>& bars)
       : options_(options),
@@ -77,11 +79,15 @@ class Machine final : public DeviceSink, public FillSink {
                                                      options.irq_fds.empty() ? -1 : options.irq_fds[i]));
     }
     by_position_.push_back(devices_.front().get());
+    if (!options.watch.timeline_path.empty() || !options.watch.record_path.empty()) {
+      watch_ = std::make_unique<Watch>(options.watch);
+      for (const auto& device : devices_) device->keep_reports();
+    }
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
     source_ = make_hot_page_source(options.source, options.params,
                                    {options.cxl_base, options.cxl_size, options.dram_bytes >> 12},
                                    [this](uint64_t pa) { devices_.front()->observe(pa - options_.cxl_base, false); });
-    if (source_) hierarchy_.set_fill_sink(this);
+    if (source_ || watch_) hierarchy_.set_observer(this);
   }
 
   void attach(InstructionCounts* counts) { counts_ = counts; }
@@ -117,7 +123,6 @@ class Machine final : public DeviceSink, public FillSink {
       case NEOTIER_OP_ROI_BEGIN:
         publish(mailbox_->begin);
         publish_devices(0);
-        if (!options_.exact_path.empty()) exact_.start(hierarchy_.slow_base(), hierarchy_.slow_size());
         mailbox_->guest_ns[0] = mailbox_->arg[0];
         mailbox_->host_ns[0] = host_ns();
         mailbox_->roi_state = 1;
@@ -125,13 +130,14 @@ class Machine final : public DeviceSink, public FillSink {
           calibrate_at_[0] = instructions() + options_.calibrate / 2;
           calibrate_at_[1] = instructions() + options_.calibrate;
         }
+        if (watch_) watch_->begin(mailbox_->begin, observe_devices());
         break;
       case NEOTIER_OP_ROI_END:
         publish(mailbox_->end);
         publish_devices(1);
-        write_exact();
         mailbox_->guest_ns[1] = mailbox_->arg[0];
         mailbox_->host_ns[1] = host_ns();
+        if (watch_ && watch_->active()) watch_->end(mailbox_->end, observe_devices());
         mailbox_->roi_state = 2;
         break;
       case NEOTIER_OP_MARK:
@@ -139,6 +145,9 @@ class Machine final : public DeviceSink, public FillSink {
         break;
       case NEOTIER_OP_HOTSET:
         hot_set();
+        break;
+      case NEOTIER_OP_MOVED:
+        if (watch_) watch_->moved(mailbox_->arg[3] & 0xffffffffu, mailbox_->arg[3] >> 32);
         break;
       default:
         break;
@@ -151,20 +160,22 @@ class Machine final : public DeviceSink, public FillSink {
     if (mailbox_->roi_state == 1) {
       publish(mailbox_->end);
       publish_devices(1);
-      write_exact();
     }
+    if (watch_ && mailbox_->roi_state != 2) watch_->abandon();
   }
 
   // DeviceSink
   void request(uint64_t offset, bool is_write) override {
-    exact_.request(offset, is_write);
     BarDevice& device = *by_position_[neotier_interleave_position(&interleave_, offset)];
     device.count(is_write);
     if (!source_) device.observe(neotier_interleave_dpa(&interleave_, offset), is_write);
   }
 
-  // FillSink
-  void filled(uint64_t pa) override { source_->on_fill(pa); }
+  // LineObserver, where somebody wants to know
+  void line(uint64_t hpa, bool cxl, bool is_write) override {
+    if (watch_ && watch_->active()) watch_->line(hpa, cxl, is_write);
+    if (source_ && !is_write) source_->on_fill(hpa);
+  }
 
  private:
   static constexpr uint64_t kTickNs = NEOPROF_TICK_US * 1000;
@@ -182,12 +193,6 @@ class Machine final : public DeviceSink, public FillSink {
       cycles += device->cycles();
     }
     mailbox_->device_cycles = cycles;
-  }
-
-  void write_exact() {
-    if (!exact_.finish(options_.exact_path)) {
-      std::fprintf(stderr, "neotier plugin: cannot write exact counts to %s\n", options_.exact_path.c_str());
-    }
   }
 
   void set_bar(uint64_t index, uint64_t address) {
@@ -241,6 +246,7 @@ class Machine final : public DeviceSink, public FillSink {
       ++ticks_;
     }
     for (const auto& device : devices_) device->mirror_live();
+    if (watch_ && watch_->active()) watch_->tick(hierarchy_.counters(n, counts_->kernel), observe_devices());
     if (ticks_ % 64 == 0) publish(mailbox_->now);
     for (int half = 0; half < 2; ++half) {
       if (n >= calibrate_at_[half]) {
@@ -248,6 +254,38 @@ class Machine final : public DeviceSink, public FillSink {
         calibrate_at_[half] = UINT64_MAX;
       }
     }
+  }
+
+  // What the profilers say of themselves, all together, and what they have reported since the last call. The snapshot is
+  // not mirrored into the BARs: the guest sees its own.
+  const DeviceCounters& observe_devices() {
+    DeviceCounters sum;
+    for (size_t i = devices_.size(); i-- > 0;) {
+      BarDevice& device = *devices_[i];
+      device.settle();
+      if (device.enabled()) {
+        observed_of_[i] = device.observe_counters();
+        if (source_) observed_of_[i].threshold = UINT64_MAX;  // a source's threshold is its own
+      }
+      const DeviceCounters& one = observed_of_[i];
+      sum.lost_tap += one.lost_tap;
+      sum.lost_ring += one.lost_ring;
+      sum.lost_candidates += one.lost_candidates;
+      sum.saturated += one.saturated;
+      sum.epochs = one.epochs;  // and the rest: of the first device, which comes last
+      sum.threshold = one.threshold;
+      sum.unit_shift = one.unit_shift;
+      sum.counts_reads = one.counts_reads;
+      sum.counts_writes = one.counts_writes;
+    }
+    observed_ = sum;
+    for (uint32_t position = 0; position < by_position_.size(); ++position) {
+      for (const uint64_t unit : by_position_[position]->take_reports()) {
+        watch_->reported(hierarchy_.slow_base() +
+                         neotier_interleave_offset(&interleave_, position, unit << observed_.unit_shift));
+      }
+    }
+    return observed_;
   }
 
   void bar_access(BarDevice& device, uint32_t offset, unsigned bytes, bool is_store) {
@@ -291,13 +329,15 @@ class Machine final : public DeviceSink, public FillSink {
   std::vector<std::unique_ptr<BarDevice>> devices_;  // in the order of their BARs
   std::vector<BarDevice*> by_position_;              // in the interleave
   neotier_interleave interleave_{0, 8};
-  ExactCounts exact_;
   uint64_t bars_low_ = UINT64_MAX, bars_span_ = 0;  // from the lowest BAR to the end of the highest
   std::unique_ptr<HotPageSource> source_;
   InstructionCounts* counts_ = nullptr;
   uint64_t next_tick_ = 0;
   uint64_t ticks_ = 0;
   uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
+  std::unique_ptr<Watch> watch_;  // null unless asked for
+  std::array<DeviceCounters, NEOTIER_DEVICES> observed_of_;
+  DeviceCounters observed_;  // all together
 };
 
 // Never freed: QEMU calls on_exit after this library's static objects are gone.
@@ -386,8 +426,6 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
   const bool is_number = parse_number(text, number);
   if (key == "bar") {
     options.bar_paths.emplace_back(text);
-  } else if (key == "exact") {
-    options.exact_path = text;
   } else if (key == "serial" && is_number) {
     options.serials.push_back(number);
   } else if (key == "irq_fd" && is_number && number <= INT_MAX) {
@@ -402,6 +440,12 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.calibrate = number;
   } else if (key == "ideal" && is_number) {
     options.ideal = number != 0;
+  } else if (key == "timeline") {
+    options.watch.timeline_path = text;
+  } else if (key == "record") {
+    options.watch.record_path = text;
+  } else if (key == "record_all" && is_number) {
+    options.watch.record_all = number != 0;
   } else if (key == "device" && (text == "rtl" || text == "model")) {
     options.model = text == "model";
   } else if (key == "source" && (text == "pebs" || text == "ptescan")) {
@@ -450,7 +494,11 @@ int install(qemu_plugin_id_t id, const qemu_info_t* info, int argc, char** argv)
     if (bar == MAP_FAILED) return fail("cannot map the BAR's file '" + path + "'");
     bars.push_back(static_cast<uint8_t*>(bar));
   }
-  machine = new Machine(options, bars);
+  try {
+    machine = new Machine(options, bars);
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
   scoreboard = qemu_plugin_scoreboard_new(sizeof(InstructionCounts));
   plugin_id = id;
   qemu_plugin_register_vcpu_init_cb(id, on_vcpu);

@@ -34,7 +34,8 @@ enum neotier_op {
 	NEOTIER_OP_ROI_END = 4,    /* init: it ends; arg[0] likewise */
 	NEOTIER_OP_MARK = 5,       /* program: record the counters; arg[1] = kind, arg[2] = value */
 	NEOTIER_OP_HOTSET = 6,     /* program: arg[1] = address of page 0, arg[2] = pages; bitmap at NEOTIER_HOTSET_OFFSET */
-	NEOTIER_OP_REGION = 7,     /* init: the CXL region has been made; `region` says where */
+	NEOTIER_OP_MOVED = 7,      /* init: arg[3] = pages promoted so far, low 32 bits, and demoted, high 32 bits */
+	NEOTIER_OP_REGION = 8,     /* init: the CXL region has been made; `region` says where */
 	NR_NEOTIER_OP
 };
 #define NEOTIER_MARK_OP(op)                                                                      \

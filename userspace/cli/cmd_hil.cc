@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // neotier hil run | compare | params | policies
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +23,10 @@
 #include "cli/commands.h"
 #include "hil/report.h"
 #include "hil/run.h"
+#include "util/files.h"
+#include "util/interrupt.h"
+#include "util/json.h"
+#include "util/progress.h"
 #include "util/size.h"
 
 namespace fs = std::filesystem;
@@ -37,10 +39,6 @@ using hil::Installation;
 using hil::Run;
 using hil::RunOptions;
 using hil::RunResult;
-
-volatile sig_atomic_t interrupted = 0;
-
-void on_signal(int) { interrupted = 1; }
 
 // Runs of this length on `none` are enough to see how fast a program's instructions are, past its start.
 constexpr uint64_t kCalibrationInstructions = 1'600'000'000;
@@ -81,28 +79,6 @@ class WorkDirectory {
   bool keep_ = false;
 };
 
-// One line that is rewritten on a terminal; elsewhere a line now and then.
-class Progress {
- public:
-  void show(const std::string& text) {
-    const auto now = std::chrono::steady_clock::now();
-    if (terminal_) {
-      std::fprintf(stderr, "\r\033[K%s", text.c_str());
-    } else if (now - last_ > std::chrono::seconds(20)) {
-      std::fprintf(stderr, "%s\n", text.c_str());
-      last_ = now;
-    }
-    std::fflush(stderr);
-  }
-  void clear() {
-    if (terminal_) std::fprintf(stderr, "\r\033[K");
-  }
-
- private:
-  bool terminal_ = isatty(2) == 1;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
 struct Job {
   RunOptions options;
   uint32_t shift;
@@ -124,10 +100,8 @@ std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, cons
       active.push_back(next++);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    if (interrupted) {
-      progress.clear();
-      throw std::runtime_error("interrupted; nothing was written");
-    }
+    if (interrupted()) progress.clear();
+    throw_if_interrupted();
     std::string line;
     std::erase_if(active, [&](size_t i) { return runs[i]->poll(); });
     for (size_t i : active) {
@@ -142,6 +116,7 @@ std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, cons
 
 RunOptions finish_options(Arguments& arguments) {
   RunOptions& options = arguments.run;
+  options.timeline |= options.moves;
   if (options.program.empty())
     throw std::runtime_error("no PROGRAM; name it after '--', for example: neotier hil run -- /bin/true");
   options.dram_bytes = parse_size(arguments.dram);
@@ -183,23 +158,12 @@ uint32_t choose_shift(const Installation& installation, const RunOptions& option
   throw std::runtime_error(fmt::format("calibration on policy none failed: {}", runs[0]->result().verdict));
 }
 
-void write_json(const std::string& file, const nlohmann::ordered_json& json) {
-  const std::string temporary = file + ".part";
-  std::ofstream out(temporary);
-  out << json.dump(2) << "\n";
-  if (!out.flush()) throw std::runtime_error(fmt::format("cannot write {}", file));
-  out.close();
-  fs::rename(temporary, file);
-}
-
 void prepare(const Arguments& arguments) {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-  if (!arguments.json.empty()) {
-    const fs::path parent = fs::absolute(arguments.json).parent_path();
-    if (!fs::is_directory(parent)) throw std::runtime_error(fmt::format("--json: no folder {}", parent.string()));
+  catch_interrupts();
+  if (!arguments.json.empty()) require_folder("--json", arguments.json);
+  if (!arguments.run.record.empty()) require_folder("--output", arguments.run.record);
+  if ((arguments.run.timeline || arguments.run.moves) && arguments.json.empty()) {
+    throw std::runtime_error("--timeline goes into the figures: name a file for them with --json");
   }
 }
 
@@ -231,7 +195,7 @@ int run_command(Arguments& arguments) {
   const uint32_t shift = choose_shift(installation, options, work.path());
   auto runs = run_all(installation, {{options, shift}}, 1, work.path());
   const RunResult result = runs[0]->result();
-  if (!arguments.json.empty()) write_json(arguments.json, to_json(result));
+  if (!arguments.json.empty()) write_file(arguments.json, pretty(to_json(result)));
   std::fputs(result.output.c_str(), stdout);
   if (!result.verdict.empty()) {
     work.keep();
@@ -262,7 +226,7 @@ int compare_command(Arguments& arguments) {
     nlohmann::ordered_json json;
     json["runs"] = nlohmann::ordered_json::array();
     for (const RunResult& result : results) json["runs"].push_back(to_json(result));
-    write_json(arguments.json, json);
+    write_file(arguments.json, pretty(json));
   }
   std::fputs(hil::table(results).c_str(), stdout);
   int status = 0;
@@ -344,6 +308,12 @@ void add_machine_options(CLI::App& command, Arguments& a) {
       ->capture_default_str()
       ->check(CLI::Range(1u, 1000000u));
   command.add_option("--json", a.json, "write the figures to FILE");
+  command.add_flag(
+      "--timeline", a.run.timeline,
+      "figures over modelled time, page hotness and the device's accuracy, into --json; changes no figure");
+  command.add_flag("--moves", a.run.moves,
+                   "--timeline with pages promoted and demoted, read in the guest every 100 ms: figures move as with "
+                   "another seed");
   command.add_option("--logs", a.directory, "keep console and QEMU logs in this folder");
   command.add_option("--device", a.run.device, "device in the loop: the Verilated RTL or its golden model")
       ->capture_default_str()
@@ -351,11 +321,6 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--fault", a.run.fault, "a device that misbehaves, for tests of the driver")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "magic", "version", "units", "tail"}));
-  command
-      .add_option(
-          "--exact", a.run.exact,
-          "write the exact count of requests to each page of the slow tier, over the region of interest, to FILE")
-      ->group("");
   command
       .add_option("program", a.run.program,
                   "PROGRAM and its arguments, after '--'; a single argument with a space in it is a line for the "
@@ -378,6 +343,24 @@ void add_hil(CLI::App& app, int& status) {
       ->capture_default_str();
   add_machine_options(*run, *arguments);
   run->callback([arguments, &status] { status = run_command(*arguments); });
+
+  CLI::App* record = hil->add_subcommand("record", "run a program and record the memory requests as a trace");
+  record->footer(
+      "example:\n  neotier hil record --policy none --dram 96M --cxl 192M -o gups.u64.zst -- build/bin/gups --table "
+      "240 "
+      "--hot 32 --updates 20000000\n  neotier trace info gups.u64.zst");
+  record->add_option("--policy", arguments->run.policy, "placement policy (see `neotier hil policies`)")
+      ->capture_default_str();
+  record
+      ->add_option("-o,--output", arguments->run.record,
+                   "FILE, written when the program has ended: .zst compresses, .csv is text, else bare 8-byte records")
+      ->required();
+  record->add_flag("--all-memory", arguments->run.record_all,
+                   "requests to DRAM too, not only to the CXL memory device");
+  add_machine_options(*record, *arguments);
+  record->callback([arguments, &status] { status = run_command(*arguments); });
+
+  add_hil_report(*hil, status);
 
   CLI::App* compare = hil->add_subcommand("compare", "run a program under several policies");
   compare->footer(

@@ -212,6 +212,17 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
   return lines;
 }
 
+std::span<const std::string_view> promotion_counters() {
+  static constexpr std::string_view kKeys[] = {"vmstat.pgpromote_success", "neotier.promoted"};
+  return kKeys;
+}
+
+std::span<const std::string_view> demotion_counters() {
+  static constexpr std::string_view kKeys[] = {"vmstat.pgdemote_kswapd", "vmstat.pgdemote_direct",
+                                               "vmstat.pgdemote_khugepaged"};
+  return kKeys;
+}
+
 std::string sysctl_setting(const std::string& sysctl) {
   const size_t equals = sysctl.find('=');
   if (equals == std::string::npos || equals == 0 || sysctl.find("..") != std::string::npos) {

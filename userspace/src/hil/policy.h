@@ -54,7 +54,11 @@ struct PolicyMachine {
 std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachine& machine,
                                          const std::vector<std::string>& knobs);
 
-// The same for NAME=VALUE of a sysctl, for example vm.swappiness=10.
+// Counters of the guest that add up to the pages promoted and demoted, by whatever mechanism: keys of its report.
+std::span<const std::string_view> promotion_counters();
+std::span<const std::string_view> demotion_counters();
+
+// As policy_settings, for NAME=VALUE of a sysctl, for example vm.swappiness=10.
 std::string sysctl_setting(const std::string& sysctl);
 
 }  // namespace neotier::hil

@@ -135,6 +135,7 @@ Json to_json(const RunResult& run) {
   }
   if (auto ns = recovery_ns(run)) json["recovery_ns"] = *ns;
   json["guest"] = run.guest;
+  if (run.watched.is_object()) json.update(run.watched);
   json["host"] = {{"seconds", run.host_seconds}};
   return json;
 }

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 
@@ -94,6 +95,10 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
+  if (options.moves) {
+    for (std::string_view key : promotion_counters()) text += fmt::format("promoted {}\n", key);
+    for (std::string_view key : demotion_counters()) text += fmt::format("demoted {}\n", key);
+  }
   check_lines({options.roi_after, options.roi_until}, "--roi-after or --roi-until");
   if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
   if (!options.roi_until.empty()) text += fmt::format("roi_until {}\n", options.roi_until);
@@ -148,6 +153,29 @@ std::pair<Initramfs, std::vector<std::string>> build_initramfs(const Installatio
   if (!options.stdin_file.empty()) archive.add_file(options.stdin_file, kGuestStdin);
   if (is_shell_line(options.program)) archive.add_busybox();
   return {std::move(archive), std::move(arguments)};
+}
+
+constexpr const char* kWatched = "watched.json";
+
+// QEMU takes a doubled comma for a comma.
+std::string escape_commas(std::string text) {
+  for (size_t at = 0; (at = text.find(',', at)) != std::string::npos; at += 2) text.insert(at, 1, ',');
+  return text;
+}
+
+// Where the trace grows; its name ends as the wanted one's, which says the format.
+fs::path unfinished_trace(const fs::path& record) {
+  return record.parent_path() / fmt::format("neotier-recording.{}.{}", getpid(), record.filename().string());
+}
+
+std::string watch_arguments(const RunOptions& options, const fs::path& directory) {
+  if (!options.timeline && options.record.empty()) return "";
+  std::string text = fmt::format(",timeline={}", escape_commas(fs::absolute(directory / kWatched)));
+  if (!options.record.empty()) {
+    text += fmt::format(",record={},record_all={}", escape_commas(fs::absolute(unfinished_trace(options.record))),
+                        options.record_all ? 1 : 0);
+  }
+  return text;
 }
 
 // The last line of the console log that says why a kernel died, or nothing.
@@ -255,7 +283,7 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
     plugin += fmt::format(",source={},dram_bytes={}", policy.source, options_.dram_bytes);
   }
   if (calibrate_ != 0) plugin += fmt::format(",calibrate={}", calibrate_);
-  if (!options_.exact.empty()) plugin += fmt::format(",exact={}", fs::absolute(options_.exact).string());
+  plugin += watch_arguments(options_, directory_);
   const QemuPlan plan{.machine = options_.machine,
                       .layout = map,
                       .params = options_.params,
@@ -277,6 +305,10 @@ Run::~Run() {
   bars_.reset();
   std::error_code ignored;
   fs::remove(directory_ / "initramfs.cpio", ignored);
+  if (!options_.record.empty()) {
+    fs::remove(unfinished_trace(options_.record), ignored);
+    fs::remove(unfinished_trace(options_.record).string() + ".part", ignored);
+  }
 }
 
 bool Run::poll() {
@@ -351,6 +383,21 @@ std::string Run::verdict() {
                      WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), why, log);
 }
 
+void Run::read_watched(RunResult& result) {
+  const fs::path file = directory_ / kWatched;
+  result.watched = nlohmann::ordered_json::parse(read_text(file), nullptr, false);
+  std::error_code ignored;
+  fs::remove(file, ignored);
+  const bool recorded = options_.record.empty() || fs::exists(unfinished_trace(options_.record));
+  if (!result.watched.is_discarded() && recorded) {
+    if (!options_.record.empty()) fs::rename(unfinished_trace(options_.record), options_.record);
+    return;
+  }
+  std::string why = read_text(directory_ / "qemu.log");
+  std::replace(why.begin(), why.end(), '\n', ' ');
+  result.verdict = fmt::format("nothing was {}: {}", recorded ? "sampled" : "recorded", why);
+}
+
 RunResult Run::result() {
   // A copy: the guest, or a stray process, could still write to what is mapped.
   const auto box = std::make_unique<neotier_mailbox>(mailbox());
@@ -394,10 +441,10 @@ RunResult Run::result() {
   std::istringstream report(std::string(box->report, strnlen(box->report, sizeof box->report)));
   std::string key;
   for (int64_t value; report >> key >> value;) r.guest[key] = value;
-  const auto sum = [&](std::initializer_list<const char*> keys) {
+  const auto sum = [&](std::span<const std::string_view> keys) {
     int64_t total = 0;
-    for (const char* k : keys) {
-      if (auto it = r.guest.find(k); it != r.guest.end()) total += it->second;
+    for (std::string_view k : keys) {
+      if (auto it = r.guest.find(std::string(k)); it != r.guest.end()) total += it->second;
     }
     return static_cast<uint64_t>(std::max<int64_t>(total, 0));
   };
@@ -406,8 +453,9 @@ RunResult Run::result() {
         {box->device[1][i].reads - box->device[0][i].reads, box->device[1][i].writes - box->device[0][i].writes});
   }
   r.region = box->region;
-  r.promoted_pages = sum({"vmstat.pgpromote_success", "neotier.promoted"});
-  r.demoted_pages = sum({"vmstat.pgdemote_kswapd", "vmstat.pgdemote_direct", "vmstat.pgdemote_khugepaged"});
+  r.promoted_pages = sum(promotion_counters());
+  r.demoted_pages = sum(demotion_counters());
+  if (options_.timeline || !options_.record.empty()) read_watched(r);
   return r;
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -50,7 +51,10 @@ struct RunOptions {
   std::string cwd;                                         // in the guest
   std::string stdin_file;                                  // of the host; empty: the program reads an empty input
   std::string device = "rtl", fault = "none";
-  std::string exact;                 // file for the exact count of each page of the slow tier; empty: not counted
+  bool timeline = false;             // samples over the region of interest; changes no figure
+  bool moves = false;                // and pages promoted and demoted, which the guest has to read: it does
+  std::filesystem::path record;      // trace of what the memory device sees; empty: none
+  bool record_all = false;           // of both tiers
   uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures
   std::vector<std::string> program;  // and its arguments; or one shell line, see is_shell_line()
 };
@@ -83,8 +87,9 @@ struct RunResult {
   std::vector<Mark> marks;
   std::map<std::string, int64_t> guest;  // counters of the guest's kernel and of neotier.ko over the ROI
   uint64_t promoted_pages = 0, demoted_pages = 0;
-  std::string left_running;  // names of processes that were still there when the program had ended
-  std::string output;        // the program's
+  nlohmann::ordered_json watched;  // keys timeline, pages and reports of docs/hil.md; null unless asked for
+  std::string left_running;        // names of processes that were still there when the program had ended
+  std::string output;              // the program's
   std::filesystem::path console_log;
   double host_seconds = 0;  // of the ROI: says how fast the simulation is, and differs from run to run
 };
@@ -109,6 +114,7 @@ class Run {
  private:
   const neotier_mailbox& mailbox() const { return *bars_->mailbox(); }
   std::string verdict();
+  void read_watched(RunResult& result);
 
   Installation installation_;
   RunOptions options_;

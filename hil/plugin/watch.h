@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// What is asked to watch the region of interest: the timeline, the recorder, or both. Watching changes no figure.
+// Thread safety: as Timeline.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "hil/plugin/recorder.h"
+#include "hil/plugin/timeline.h"
+
+namespace neotier::hil {
+
+struct WatchOptions {
+  std::string timeline_path;  // JSON, written when the region ends; empty: none
+  std::string record_path;    // trace; empty: none
+  bool record_all = false;    // both tiers
+};
+
+class Watch {
+ public:
+  // Throws std::runtime_error if the trace cannot be written.
+  explicit Watch(const WatchOptions& options) : path_(options.timeline_path) {
+    if (!options.record_path.empty()) recorder_.emplace(options.record_path, options.record_all);
+  }
+
+  bool active() const { return active_; }
+
+  void begin(const neotier_counters& counters, const DeviceCounters& device) {
+    timeline_.begin(counters, device);
+    active_ = true;
+  }
+  void tick(const neotier_counters& counters, const DeviceCounters& device) { timeline_.tick(counters, device); }
+  void moved(uint64_t promoted, uint64_t demoted) { timeline_.moved(promoted, demoted); }
+  void reported(uint64_t hpa) {
+    if (active_) timeline_.reported(hpa);
+  }
+  void line(uint64_t hpa, bool cxl, bool is_write) {
+    timeline_.line(hpa, cxl, is_write);
+    if (recorder_) recorder_->line(hpa, cxl, is_write);
+  }
+
+  void end(const neotier_counters& counters, const DeviceCounters& device) {
+    timeline_.end(counters, device);
+    active_ = false;
+    if (recorder_) recorder_->finish();
+    if (path_.empty()) return;
+    // The reader looks for the whole file's name.
+    const std::string part = path_ + ".part";
+    {
+      std::ofstream out(part, std::ios::binary | std::ios::trunc);
+      out << timeline_.json().dump() << "\n";
+      out.close();
+      if (!out) {
+        std::fprintf(stderr, "neotier plugin: cannot write %s\n", part.c_str());
+        return;
+      }
+    }
+    if (std::rename(part.c_str(), path_.c_str()) != 0) {
+      std::fprintf(stderr, "neotier plugin: cannot rename %s\n", part.c_str());
+    }
+  }
+
+  // The guest ends before its region does: nothing is left.
+  void abandon() { recorder_.reset(); }
+
+ private:
+  std::string path_;
+  Timeline timeline_;
+  std::optional<Recorder> recorder_;
+  bool active_ = false;
+};
+
+}  // namespace neotier::hil

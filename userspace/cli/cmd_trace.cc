@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier trace info | convert | cut
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "cli/commands.h"
+#include "trace/reader.h"
+#include "trace/summary.h"
+#include "trace/writer.h"
+#include "util/files.h"
+#include "util/interrupt.h"
+#include "util/json.h"
+#include "util/progress.h"
+
+namespace fs = std::filesystem;
+
+namespace neotier::cli {
+
+namespace {
+
+struct Arguments {
+  std::string in, out;
+  bool json = false;
+  std::string records, addresses;
+};
+
+using Range = std::pair<uint64_t, uint64_t>;  // [first, second)
+
+// "A:B", each decimal, 0x… or empty.
+Range parse_range(const std::string& option, const std::string& text) {
+  if (text.empty()) return {0, UINT64_MAX};
+  const auto number = [&](std::string_view part, uint64_t otherwise) {
+    if (part.empty()) return otherwise;
+    const int base = part.starts_with("0x") ? 16 : 10;
+    if (base == 16) part.remove_prefix(2);
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value, base);
+    if (error != std::errc() || end != part.data() + part.size()) {
+      throw std::runtime_error(
+          fmt::format("{} '{}': expected FROM:TO, for example 0:1000000 or 0x1000:", option, text));
+    }
+    return value;
+  };
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) {
+    throw std::runtime_error(fmt::format("{} '{}': expected FROM:TO, for example 0:1000000 or 0x1000:", option, text));
+  }
+  const Range range = {number(std::string_view(text).substr(0, colon), 0),
+                       number(std::string_view(text).substr(colon + 1), UINT64_MAX)};
+  if (range.first >= range.second) throw std::runtime_error(fmt::format("{} '{}' is empty", option, text));
+  return range;
+}
+
+// Calls act(records) for each block, until it returns false.
+template <class Act>
+void each_block(const fs::path& file, Act act) {
+  catch_interrupts();
+  trace::Reader reader(file);
+  Progress progress;
+  uint64_t blocks = 0;
+  for (auto records = reader.next(); !records.empty(); records = reader.next()) {
+    if (interrupted()) progress.clear();
+    throw_if_interrupted();
+    if (++blocks % 64 == 0) progress.show(fmt::format("{}: {:.0f} %", file.string(), 100 * reader.progress()));
+    if (!act(records)) break;
+  }
+  progress.clear();
+}
+
+int info(const Arguments& a) {
+  trace::Summary summary;
+  each_block(a.in, [&](auto records) {
+    summary.add(records);
+    return true;
+  });
+  const auto json = summary.json();
+  fmt::print("{}", a.json ? pretty(json) : trace::to_text(json));
+  return 0;
+}
+
+int copy(const Arguments& a) {
+  const Range records = parse_range("--records", a.records), addresses = parse_range("--addresses", a.addresses);
+  require_folder("OUT", a.out);
+  std::error_code ignored;
+  if (fs::equivalent(a.in, a.out, ignored)) throw std::runtime_error(fmt::format("{}: is the input too", a.out));
+  trace::Writer writer(a.out);
+  uint64_t at = 0;
+  each_block(a.in, [&](auto block) {
+    for (const uint64_t record : block) {
+      const uint64_t number = at++;
+      const uint64_t address = record & ~trace::kWriteBit;
+      if (number >= records.first && number < records.second && address >= addresses.first &&
+          address < addresses.second) {
+        writer.put(record);
+      }
+    }
+    return at < records.second;
+  });
+  const uint64_t n = writer.records();
+  writer.finish();
+  fmt::print(stderr, "{} records written to {}\n", n, a.out);
+  return 0;
+}
+
+}  // namespace
+
+void add_trace(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* trace = app.add_subcommand("trace", "memory traces: describe, convert and cut them");
+  trace->require_subcommand(1);
+  const char* const forms = ".zst is zstd, .csv is text, anything else bare little-endian 8-byte records";
+
+  CLI::App* info_command = trace->add_subcommand("info", "records, pages, and how concentrated accesses are");
+  info_command->footer("example:\n  neotier trace info --json gups.u64.zst");
+  info_command->add_option("FILE", arguments->in, fmt::format("trace; {}", forms))->required();
+  info_command->add_flag("--json", arguments->json, "as JSON");
+  info_command->callback([arguments, &status] { status = info(*arguments); });
+
+  CLI::App* convert = trace->add_subcommand("convert", "change a trace's form, as the names say");
+  convert->footer("example:\n  neotier trace convert gups.u64.zst gups.csv");
+  convert->add_option("IN", arguments->in, fmt::format("trace; {}", forms))->required();
+  convert->add_option("OUT", arguments->out, "trace to write; likewise")->required();
+  convert->callback([arguments, &status] { status = copy(*arguments); });
+
+  CLI::App* cut = trace->add_subcommand("cut", "keep a part of a trace");
+  cut->footer(
+      "examples:\n  neotier trace cut --records 0:1000000 gups.u64.zst first.u64.zst\n"
+      "  neotier trace cut --addresses 0x100000000:0x10c000000 all.u64.zst cxl.u64.zst");
+  cut->add_option("IN", arguments->in, fmt::format("trace; {}", forms))->required();
+  cut->add_option("OUT", arguments->out, "trace to write; likewise")->required();
+  cut->add_option("--records", arguments->records, "FROM:TO, record numbers from 0; TO is left out");
+  cut->add_option("--addresses", arguments->addresses, "FROM:TO, byte addresses; TO is left out");
+  cut->callback([arguments, &status] {
+    if (arguments->records.empty() && arguments->addresses.empty()) {
+      throw std::runtime_error("trace cut: name what to keep with --records, --addresses or both");
+    }
+    status = copy(*arguments);
+  });
+}
+
+}  // namespace neotier::cli

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hil/run_view.h"
+
+#include <gtest/gtest.h>
+
+namespace neotier::hil {
+namespace {
+
+using report::Json;
+
+LoadedRun run(const char* policy, int seed, double ns, const Json& more = Json::object()) {
+  Json json = {{"program", {"/bin/a", "two words"}},
+               {"policy", policy},
+               {"seed", seed},
+               {"dram_bytes", 64 << 20},
+               {"cxl_bytes", 128 << 20},
+               {"thp", "never"},
+               {"modelled_ns", ns}};
+  json.update(more);
+  return {"x.json", json};
+}
+
+TEST(RunView, SeedsAreOneLineAndBoundsStandAtTheEnds) {
+  const std::vector<LoadedRun> runs = {run("none", 1, 4e9), run("neotier", 1, 2e9), run("neotier", 2, 3e9),
+                                       run("all-dram", 1, 1e9)};
+  const auto groups = group_runs(runs);
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0].title, "a 'two words'");
+  ASSERT_EQ(groups[0].policies.size(), 3u);
+  EXPECT_EQ(groups[0].policies[0].label, "all-dram");
+  EXPECT_EQ(groups[0].policies[2].label, "none");
+  const auto spread = groups[0].find("neotier")->spread("/modelled_ns", 1e-9);
+  ASSERT_TRUE(spread);
+  EXPECT_DOUBLE_EQ(spread->mean, 2.5);
+  EXPECT_DOUBLE_EQ(spread->low, 2);
+  EXPECT_DOUBLE_EQ(spread->high, 3);
+  EXPECT_FALSE(groups[0].find("neotier")->spread("/nothing"));
+}
+
+TEST(RunView, OtherSettingsAreAnotherGroupAndOtherKnobsAnotherLine) {
+  const std::vector<LoadedRun> runs = {run("none", 1, 1), run("none", 1, 1, {{"dram_bytes", 96 << 20}}),
+                                       run("neotier", 1, 1), run("neotier", 1, 1, {{"knobs", {"policy=neomem"}}})};
+  const auto groups = group_runs(runs);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_NE(groups[0].title, groups[1].title) << "the reader must see which is which";
+  ASSERT_EQ(groups[0].policies.size(), 3u);
+  EXPECT_EQ(groups[0].policies[1].label, "neotier policy=neomem");
+}
+
+TEST(RunView, ARunThatDiedBelongsToItsProgram) {
+  const std::vector<LoadedRun> runs = {run("none", 1, 1, {{"params", {{"mlp", 4}}}}),
+                                       run("numab", 1, 1, {{"verdict", "the guest's kernel died"}})};
+  const auto groups = group_runs(runs);
+  ASSERT_EQ(groups.size(), 1u);
+  const auto& numab = groups[0].policies[0].policy == "numab" ? groups[0].policies[0] : groups[0].policies[1];
+  EXPECT_EQ(numab.verdicts.size(), 1u);
+  EXPECT_EQ(groups[0].find("numab"), nullptr) << "no figures, no comparison";
+}
+
+TEST(RunView, ValuesOfAnotherTypeAreNotThere) {
+  const Json json = {{"a", {{"b", "text"}}}, {"list", {1, "2"}}, {"n", 5}};
+  EXPECT_FALSE(number_at(json, "/a/b"));
+  EXPECT_FALSE(number_at(json, "/n/deeper"));
+  EXPECT_FALSE(number_at(json, "/list/7"));
+  EXPECT_FALSE(numbers_at(json, "/list"));
+  EXPECT_EQ(text_at(json, "/a"), "-");
+  EXPECT_EQ(text_at(json, "/n"), "5");
+}
+
+}  // namespace
+}  // namespace neotier::hil
