@@ -10,13 +10,14 @@ JOBS ?= $(shell nproc)
 help: ## what this prints
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-bootstrap: ## install what is missing (root), unpack the guest kernel
+bootstrap: ## install what is missing (root), unpack the guest kernels
 	@scripts/bootstrap
 
-build: bootstrap ## build everything: programs in build/bin, the module in build/kmod
+build: bootstrap ## build everything: programs in build/bin, the module in build/kmod and, for 6.1, build/kmod-6.1
 	@[ -f build/release/build.ninja ] || cmake --preset release > build/cmake.log || { cat build/cmake.log; exit 1; }
 	@cmake --build --preset release -j $(JOBS)
-	@$(MAKE) -s -C kmod
+	@$(MAKE) -s -C kmod KERNEL=6.12 BUILD=$(CURDIR)/build/kmod
+	@$(MAKE) -s -C kmod KERNEL=6.1
 
 run: build ## the main job: GUPS on the emulated CXL server under every policy, with a table; figures in out/report.json
 	@scripts/demo
@@ -33,5 +34,5 @@ bench: build ## speed of the simulation and of the RTL
 synth: bootstrap ## size of the RTL on an FPGA, by Yosys (an estimate)
 	@fpga/synth
 
-clean: ## remove what was built; keeps the unpacked guest kernel
-	@rm -rf build/release build/asan build/tsan build/bin build/kmod build/cmake.log out
+clean: ## remove what was built; keeps the unpacked guest kernels
+	@rm -rf build/release build/asan build/tsan build/bin build/kmod build/kmod-6.1 build/cmake.log out

@@ -210,13 +210,13 @@
 
 /* NeoProf vendor block: identity. */
 #define NEOPROF_ID_OFFSET 0x9000
-#define NEOPROF_ID_INIT 0x1004652504eULL
+#define NEOPROF_ID_INIT 0x1014652504eULL
 #define NEOPROF_ID_MAGIC_SHIFT 0
 #define NEOPROF_ID_MAGIC_MASK 0xffffffffULL
 #define NEOPROF_ID_MAGIC_RESET 0x4652504eULL
 #define NEOPROF_ID_VERSION_SHIFT 32
 #define NEOPROF_ID_VERSION_MASK 0xffff00000000ULL
-#define NEOPROF_ID_VERSION_RESET 0x100ULL
+#define NEOPROF_ID_VERSION_RESET 0x101ULL
 
 /* What counts. */
 #define NEOPROF_TRACKER_OFFSET 0x9008
@@ -237,7 +237,7 @@
 #define NEOPROF_TRACKER_CANDIDATES_MASK 0xffffffff00000000ULL
 #define NEOPROF_TRACKER_CANDIDATES_RESET 0x1000ULL
 
-/* Host physical address of DPA 0 (strap; on a CXL device the HDM decoder has it). */
+/* Host physical address of DPA 0 (strap), where SERIAL is 0. On a CXL device the HDM decoders have it. */
 #define NEOPROF_HPA_BASE_OFFSET 0x9010
 #define NEOPROF_HPA_BASE_INIT 0x0ULL
 #define NEOPROF_HPA_BASE_ADDRESS_SHIFT 0
@@ -271,6 +271,13 @@
 #define NEOPROF_DECAY_SHIFT_SHIFT 0
 #define NEOPROF_DECAY_SHIFT_MASK 0xfULL
 #define NEOPROF_DECAY_SHIFT_RESET 0x0ULL
+
+/* The CXL memory device that this profiler watches (strap). */
+#define NEOPROF_SERIAL_OFFSET 0x9038
+#define NEOPROF_SERIAL_INIT 0x0ULL
+#define NEOPROF_SERIAL_NUMBER_SHIFT 0
+#define NEOPROF_SERIAL_NUMBER_MASK 0xffffffffffffffffULL
+#define NEOPROF_SERIAL_NUMBER_RESET 0x0ULL
 
 /* Device time while enabled. */
 #define NEOPROF_TICKS_OFFSET 0x9040

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Every branch on the kernel's version. Written for 6.12 (Debian), where the module is built and tested.
+ * Every branch on the kernel's version. Built and tested on Debian's 6.1 and 6.12.
  */
 #ifndef NEOTIER_COMPAT_H
 #define NEOTIER_COMPAT_H
@@ -37,6 +37,18 @@ static inline int neotier_copy_page(struct page *to, struct page *from)
 	return 0;
 #endif
 }
+
+#ifdef CONFIG_MEMCG
+/* The memory cgroup of a folio, which may be of any kind; NULL: none. Under RCU. */
+static inline struct mem_cgroup *neotier_folio_memcg(struct folio *folio)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	return folio_memcg_check(folio);
+#else
+	return page_memcg_check(&folio->page);
+#endif
+}
+#endif
 
 static inline bool neotier_folio_is_ksm(struct folio *folio)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * From what the device reports to pages worth moving: unit -> DPA -> HPA -> PFN, duplicates out, bounded waiting, and the
- * checks of each page. Nothing the device says is believed: a unit is an index that has to lie in the range which probe
- * found online on one node, and each page is looked at again when its turn comes.
+ * From what the device reports to pages worth moving: unit -> DPA -> HPA -> PFN by the region's interleave, duplicates
+ * out, bounded waiting, and the checks of each page. Nothing the device says is believed: a unit is an index that has to
+ * lie in the range which probe found online on one node, and each page is looked at again when its turn comes.
  *
  * Memory hot-remove: a notifier pauses the device before its memory goes offline and waits until the thread holds none of
  * its pages; pfn_to_online_page() guards each look besides.
@@ -112,7 +112,7 @@ static int neotier_ping_pong_init(struct neotier_device *dev)
 }
 
 /*
- * Pages seen hot lately, by unit. A program that streams through memory makes each page hot for one epoch and never comes
+ * Pages seen hot lately. A program that streams through memory makes each page hot for one epoch and never comes
  * back: moving such a page costs more than it can bring. A page has to be reported in confirm_epochs epochs, with at most
  * NEOTIER_SEEN_GAP of them without a report in between. A set of 4 ways is 32 bytes; the one unseen for longest gives way,
  * which costs that page one more epoch.
@@ -121,29 +121,29 @@ static int neotier_ping_pong_init(struct neotier_device *dev)
 #define NEOTIER_SEEN_SETS_LOG2 14
 #define NEOTIER_SEEN_GAP 2
 struct neotier_seen {
-	u32 unit1;		/* unit + 1; 0: free */
+	u32 page1;		/* index in the region + 1; 0: free */
 	u32 epoch : 28, times : 4;
 };
 
-static bool neotier_confirmed(struct neotier_device *dev, u32 unit, u64 now_ns)
+static bool neotier_confirmed(struct neotier_device *dev, u32 page, u64 now_ns)
 {
 	u32 epoch = div64_u64(now_ns, READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC) & GENMASK(27, 0);
-	struct neotier_seen *set = &dev->seen[hash_32(unit, NEOTIER_SEEN_SETS_LOG2) * NEOTIER_SEEN_WAYS], *entry = set;
+	struct neotier_seen *set = &dev->seen[hash_32(page, NEOTIER_SEEN_SETS_LOG2) * NEOTIER_SEEN_WAYS], *entry = set;
 	u32 wanted = READ_ONCE(neotier_knobs.confirm_epochs);
 	int i;
 
 	if (wanted <= 1)
 		return true;
 	for (i = 0; i < NEOTIER_SEEN_WAYS; i++) {
-		if (set[i].unit1 == unit + 1) {
+		if (set[i].page1 == page + 1) {
 			entry = &set[i];
 			break;
 		}
-		if (!set[i].unit1 || (entry->unit1 && epoch - set[i].epoch > epoch - entry->epoch))
+		if (!set[i].page1 || (entry->page1 && epoch - set[i].epoch > epoch - entry->epoch))
 			entry = &set[i];
 	}
-	if (entry->unit1 != unit + 1) {
-		entry->unit1 = unit + 1;
+	if (entry->page1 != page + 1) {
+		entry->page1 = page + 1;
 		entry->times = 1;
 	} else if (epoch != entry->epoch) {
 		entry->times = epoch - entry->epoch <= NEOTIER_SEEN_GAP ? entry->times + 1 : 1;
@@ -151,7 +151,7 @@ static bool neotier_confirmed(struct neotier_device *dev, u32 unit, u64 now_ns)
 	entry->epoch = epoch;
 	if (entry->times < wanted)
 		return false;
-	entry->unit1 = 0;
+	entry->page1 = 0;
 	return true;
 }
 
@@ -190,12 +190,15 @@ int neotier_hotlist_init(struct neotier_device *dev)
 	int nid = NUMA_NO_NODE, err;
 	unsigned long pfn;
 
-	dev->base_pfn = PHYS_PFN(dev->caps.hpa_base);
-	dev->nr_pages = PHYS_PFN(dev->caps.hpa_size);
+	dev->base_pfn = PHYS_PFN(dev->region.hpa_base);
+	dev->nr_pages = PHYS_PFN(dev->region.hpa_size);
+	dev->nr_units = PHYS_PFN(dev->region.dpa_size);
 	pfn = neotier_range_online(dev, &nid);
+	if (pfn != dev->base_pfn + dev->nr_pages && dev->caps.serial)
+		return dev_err_probe(d, -EPROBE_DEFER, "waits for memory at 0x%llx to come online\n", (u64)PFN_PHYS(pfn));
 	if (pfn != dev->base_pfn + dev->nr_pages) {
 		dev_err(d, "memory at 0x%llx, %llu bytes, is not all online on one node (first gap at 0x%llx): bring it online, then bind the device again\n",
-			dev->caps.hpa_base, dev->caps.hpa_size, (u64)PFN_PHYS(pfn));
+			dev->region.hpa_base, dev->region.hpa_size, (u64)PFN_PHYS(pfn));
 		return -ENODEV;
 	}
 	if (node_state(nid, N_CPU)) {
@@ -234,36 +237,48 @@ void neotier_hotlist_free(struct neotier_device *dev)
 	dev->ping_pong = NULL;
 }
 
-void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 now_ns)
+static void neotier_hotlist_add_page(struct neotier_device *dev, u32 page, u32 count, u64 now_ns)
 {
 	struct neotier_hotlist *list = &dev->hotlist;
+	unsigned long pfn = dev->base_pfn + page;
 	struct neotier_hot *hot;
-	unsigned long pfn;
 
-	if (unit >= dev->nr_pages) {
-		trace_neotier_report(~0UL, count);
-		neotier_skip(dev, ~0UL, NEOTIER_SKIP_RANGE);
-		return;
-	}
-	pfn = dev->base_pfn + unit;
 	trace_neotier_report(pfn, count);
-	if (__test_and_set_bit(unit, list->queued)) {
+	if (__test_and_set_bit(page, list->queued)) {
 		neotier_skip(dev, pfn, NEOTIER_SKIP_DUPLICATE);
 		return;
 	}
-	if (!neotier_confirmed(dev, unit, now_ns)) {
-		__clear_bit(unit, list->queued);
+	if (!neotier_confirmed(dev, page, now_ns)) {
+		__clear_bit(page, list->queued);
 		neotier_skip(dev, pfn, NEOTIER_SKIP_UNCONFIRMED);
 		return;
 	}
 	if (list->last - list->first == NEOTIER_PENDING) {
-		__clear_bit(unit, list->queued);
+		__clear_bit(page, list->queued);
 		neotier_skip(dev, pfn, NEOTIER_SKIP_OVERFLOW);
 		return;
 	}
 	hot = &list->ring[list->last++ % NEOTIER_PENDING];
 	hot->drained_ns = now_ns;
-	hot->page = unit;
+	hot->page = page;
+}
+
+void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 now_ns)
+{
+	struct neotier_page_run run;
+	u32 i;
+
+	unit -= PHYS_PFN(dev->region.dpa_base);
+	if (unit >= dev->nr_units) {
+		trace_neotier_report(~0UL, count);
+		neotier_skip(dev, ~0UL, NEOTIER_SKIP_RANGE);
+		return;
+	}
+	run = neotier_interleave_pages(&dev->region.interleave, dev->region.position, unit);
+	if (run.pages > 1)
+		neotier_stat_add(dev, NEOTIER_STAT_AMBIGUOUS, 1);
+	for (i = 0; i < run.pages; i++)
+		neotier_hotlist_add_page(dev, run.first + i * run.stride, count, now_ns);
 }
 
 static bool neotier_excluded(struct folio *folio)
@@ -281,7 +296,7 @@ static bool neotier_excluded(struct folio *folio)
 	rcu_read_lock();
 	exclude = rcu_dereference(neotier_exclude);
 #ifdef CONFIG_MEMCG
-	memcg = folio_memcg_check(folio);
+	memcg = neotier_folio_memcg(folio);
 	if (exclude && memcg)
 		for (cgroup = memcg->css.cgroup; cgroup && !found; cgroup = cgroup_parent(cgroup))
 			for (i = 0; i < exclude->nr; i++)
@@ -395,6 +410,24 @@ void neotier_hotlist_wait(struct neotier_device *dev, enum neotier_skip reason)
 		neotier_skip(dev, neotier_hot_pfn(dev, &list->ring[list->counted % NEOTIER_PENDING]), reason);
 }
 
+/* Under dev->lock. */
+static void neotier_hotlist_unpause(struct neotier_device *dev)
+{
+	int nid = NUMA_NO_NODE;
+
+	dev->paused = neotier_range_online(dev, &nid) != dev->base_pfn + dev->nr_pages || nid != dev->nid;
+	if (!dev->paused)
+		dev->offline = false;
+}
+
+void neotier_hotlist_online(struct neotier_device *dev)
+{
+	mutex_lock(&dev->lock);
+	if (dev->paused)
+		neotier_hotlist_unpause(dev);
+	mutex_unlock(&dev->lock);
+}
+
 static int neotier_memory_event(struct notifier_block *nb, unsigned long action, void *data)
 {
 	const struct memory_notify *notify = data;
@@ -403,8 +436,6 @@ static int neotier_memory_event(struct notifier_block *nb, unsigned long action,
 
 	mutex_lock(&neotier_devices_lock);
 	list_for_each_entry(dev, &neotier_devices, node) {
-		int nid = NUMA_NO_NODE;
-
 		if (end <= dev->base_pfn || notify->start_pfn >= dev->base_pfn + dev->nr_pages)
 			continue;
 		mutex_lock(&dev->lock);
@@ -413,16 +444,25 @@ static int neotier_memory_event(struct notifier_block *nb, unsigned long action,
 			dev->paused = true;
 			break;
 		case MEM_OFFLINE:
+			if (dev->offline)
+				break;
+			dev->offline = true;
 			dev_warn(&dev->pdev->dev, "paused: part of its memory went offline; resumes when all of it is online again\n");
 			break;
 		case MEM_CANCEL_OFFLINE:
+			neotier_hotlist_unpause(dev);
+			break;
 		case MEM_ONLINE:
-			dev->paused = neotier_range_online(dev, &nid) != dev->base_pfn + dev->nr_pages || nid != dev->nid;
+			/* A region may have come back with another interleave: neotier_probe_recheck() looks first. */
+			if (!dev->caps.serial)
+				neotier_hotlist_unpause(dev);
 			break;
 		}
 		mutex_unlock(&dev->lock);
 	}
 	mutex_unlock(&neotier_devices_lock);
+	if (action == MEM_ONLINE)
+		neotier_probe_recheck();
 	return NOTIFY_OK;
 }
 

@@ -24,7 +24,7 @@ static int __init neotier_init(void)
 	err = neotier_hotlist_notifier_register();
 	if (err)
 		goto exit_sysfs;
-	err = neotier_source_register();
+	err = neotier_probe_register();
 	if (err)
 		goto unregister_notifier;
 	return 0;
@@ -38,7 +38,7 @@ exit_sysfs:
 
 static void __exit neotier_exit(void)
 {
-	neotier_source_unregister();
+	neotier_probe_unregister();
 	neotier_hotlist_notifier_unregister();
 	neotier_sysfs_exit();
 	tracepoint_synchronize_unregister();

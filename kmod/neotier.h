@@ -3,6 +3,7 @@
  * Internal interfaces of neotier.ko. Data flow, one file for each role:
  *
  *	source_chmu -> hotlist -> policy, quota -> migrate      promote: the thread that carries it
+ *	probe: finds devices      region: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
  *
  * Threads and locks. One thread for each device does all that touches its registers, its list of hot pages and its
@@ -20,6 +21,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/types.h>
+#include "interleave.h"
 #include "neotier_policy.h"
 #include "stats.h"
 
@@ -65,8 +67,19 @@ struct neotier_caps {
 	u32 downsampling_mask;	/* bit n: factor 2^n */
 	bool epoch_mode, always_on, random_downsampling;
 	u32 peak_lines_per_tick;
-	u64 hpa_base, hpa_size;	/* bytes, whole pages, checked */
+	u64 hpa_base, hpa_size;	/* bytes, whole pages, checked; of the straps */
+	u64 serial;		/* of the CXL memory device, whose region then says where its memory is; 0: the straps do */
+	bool interrupts;	/* fill level and overflow */
+	u32 message;		/* MSI-X vector of both */
 	u32 tracker_kind, tracker_rows, tracker_log2_width, tracker_counter_bits;
+};
+
+/* The memory of a device: checked, changes only by unbinding the device. */
+struct neotier_region {
+	u64 hpa_base, hpa_size;	/* bytes; all devices of the interleave together */
+	u64 dpa_base, dpa_size;	/* bytes; what the region uses of this device */
+	u32 position;		/* of this device in the interleave */
+	struct neotier_interleave interleave;
 };
 
 /* What the host sets in a device. Written by sysfs with WRITE_ONCE, applied by the thread. */
@@ -79,6 +92,8 @@ struct neotier_conf {
 	u32 random_downsampling;
 	u32 decay_shift;
 	u32 track;		/* CFG0.TRACK: 4 reads, 5 writes, 6 both */
+	u32 irq;		/* the device may interrupt; only where has_irq */
+	u32 fill_level;		/* entries, 1 .. 65535; from hotlist_size on, never */
 };
 
 /* Totals the device counts, and levels, as of the last snapshot. */
@@ -92,13 +107,13 @@ struct neotier_device_state {
 /* A report that waits for its turn. */
 struct neotier_hot {
 	u64 drained_ns;
-	u32 page;		/* index in the device's memory */
+	u32 page;		/* index in the region */
 };
 
 /* Reports in the order they came; every page at most once. */
 struct neotier_hotlist {
 	struct neotier_hot *ring;
-	unsigned long *queued;	/* bit for each page of the device: in the ring or in a batch */
+	unsigned long *queued;	/* bit for each page of the region: in the ring or in a batch */
 	u32 first, last;	/* free-running */
 	u32 counted;		/* reports before this one are already counted as waiting */
 };
@@ -124,20 +139,27 @@ struct neotier_device {
 	struct mutex lock;
 
 	struct neotier_caps caps;
+	struct neotier_region region;
 	int nid, target_nid;
-	unsigned long base_pfn, nr_pages;
+	unsigned long base_pfn, nr_pages; /* of the region */
+	unsigned long nr_units;	/* pages' worth of the device's own memory in it */
 
 	struct neotier_conf conf;
 	atomic_t policy_generation; /* moves when the policy has to start afresh */
 	enum neotier_run_state state;
 	bool paused;		/* by the memory notifier, under lock */
+	bool offline;		/* part of its memory is, and the log says so; as paused */
+	bool has_irq;
+	atomic_t interrupts;	/* not counted yet */
+	atomic_t wanted;	/* somebody woke the thread */
 
 	/* private: the thread's */
 	u32 head;
 	u64 drain_epoch_ns;	/* when the present drain_left began */
 	u32 drain_left;		/* reports that may still be read in this epoch */
 	u64 *entries;		/* copy of a drain, hotlist_size words */
-	u64 cfg0, cfg1, decay;	/* as last written */
+	bool left;		/* reports stay in the device for want of use now */
+	u64 cfg0, cfg1, cfg2, decay;	/* as last written */
 	struct neotier_device_state snapshot;
 	struct neotier_hotlist hotlist;
 	struct neotier_ping_pong *ping_pong;
@@ -159,16 +181,43 @@ struct neotier_device {
 extern struct mutex neotier_devices_lock;
 extern struct list_head neotier_devices;
 
-/* source_chmu.c: the device's registers. All but register/unregister: the device's thread only. */
+/* probe.c */
 
 /**
- * neotier_source_register() - bind to every device present
+ * neotier_probe_register() - bind to every device present
  *
- * Return: 0; -ENODEV when there is none; the error of the last probe when no device could be used. One line in the log
- * says why.
+ * Return: 0, also when a device waits for its CXL region; -ENODEV when there is none; the error of the last probe when no
+ * device could be used. One line in the log says why.
  */
-int neotier_source_register(void);
-void neotier_source_unregister(void);
+int neotier_probe_register(void);
+void neotier_probe_unregister(void);
+
+/**
+ * neotier_probe_recheck() - look again, soon, at which memory the devices have
+ *
+ * For devices with a CXL region: those whose region has changed or gone are unbound, those that waited for theirs are
+ * bound. Context: any.
+ */
+void neotier_probe_recheck(void);
+
+#define NEOTIER_REFUSE(dev, what, ...) \
+	dev_err(&(dev)->pdev->dev, what ": not a device this driver can use\n", ##__VA_ARGS__)
+
+/* source_chmu.c: the device's registers. In probe, then the device's thread only. */
+
+/**
+ * neotier_source_caps() - read and check what the device can do
+ * @dev: device with regs mapped; gets caps
+ *
+ * Return: 0 or an errno; the reason has been logged.
+ */
+int neotier_source_caps(struct neotier_device *dev);
+
+/**
+ * neotier_source_default_conf() - settings to start with
+ * @dev: device with caps filled; gets conf
+ */
+void neotier_source_default_conf(struct neotier_device *dev);
 
 /**
  * neotier_source_start() - reset the device and set it up; it does not count yet
@@ -203,6 +252,12 @@ int neotier_source_drain(struct neotier_device *dev, unsigned int max);
 unsigned int neotier_source_discard(struct neotier_device *dev);
 
 /**
+ * neotier_source_acknowledge() - clear the causes of the device's interrupt
+ * @dev: device
+ */
+void neotier_source_acknowledge(struct neotier_device *dev);
+
+/**
  * neotier_source_snapshot() - latch and read the device's counters
  * @dev: device
  * @state: filled
@@ -216,13 +271,29 @@ void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_s
  */
 bool neotier_source_epoch_valid(const struct neotier_device *dev, u64 epoch_us);
 
+/* region.c */
+
+/**
+ * neotier_region_find() - the region that a CXL memory device is part of
+ * @dev: device with caps filled, serial not 0
+ * @region: filled
+ *
+ * Return: 0; -EPROBE_DEFER when there is none yet (or no longer); another errno when it is none that the driver can use,
+ * the reason has been logged. Context: may sleep.
+ */
+int neotier_region_find(struct neotier_device *dev, struct neotier_region *region);
+
+/* irq.c. init after neotier_promote_start(), exit before neotier_promote_stop(). */
+void neotier_irq_init(struct neotier_device *dev);
+void neotier_irq_exit(struct neotier_device *dev);
+
 /* hotlist.c: reports to pages. */
 
 /**
  * neotier_hotlist_init() - check the device's memory and make the list
- * @dev: device with caps filled; gets nid, target_nid, base_pfn, nr_pages and the list
+ * @dev: device with caps and region filled; gets nid, target_nid, base_pfn, nr_pages, nr_units and the list
  *
- * Return: 0 or an errno; the reason has been logged.
+ * Return: 0; -EPROBE_DEFER when the memory of a CXL region is not all online; another errno. The reason has been logged.
  */
 int neotier_hotlist_init(struct neotier_device *dev);
 void neotier_hotlist_free(struct neotier_device *dev);
@@ -248,6 +319,14 @@ unsigned int neotier_hotlist_take(struct neotier_device *dev, unsigned int max, 
 void neotier_hotlist_done(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
 void neotier_hotlist_untake(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
 void neotier_hotlist_clear(struct neotier_device *dev);
+
+/**
+ * neotier_hotlist_online() - let a device run again if all its memory is online
+ * @dev: device, its region as it was when it was bound
+ *
+ * Context: may sleep (takes dev->lock).
+ */
+void neotier_hotlist_online(struct neotier_device *dev);
 
 /**
  * neotier_hotlist_wait() - count the reports that have to wait, each once
@@ -344,6 +423,8 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr);
 /* promote.c: the thread. */
 int neotier_promote_start(struct neotier_device *dev);
 void neotier_promote_stop(struct neotier_device *dev);
+/* Any context. */
+void neotier_promote_wake(struct neotier_device *dev);
 void neotier_promote_wake_all(void);
 
 /* sysfs.c */

@@ -128,7 +128,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	snapshot.quota_pages = neotier_quota_pages(interval);
 	snapshot.fast_free_pages = neotier_migrate_room(dev->target_nid);
 	snapshot.fast_total_pages = node_present_pages(dev->target_nid);
-	snapshot.slow_total_pages = dev->nr_pages;
+	snapshot.slow_total_pages = dev->nr_units;
 
 	policy->decide(dev->policy_state, &snapshot, &plan);
 	plan.threshold = clamp(plan.threshold, 1U, dev->caps.counter_max);

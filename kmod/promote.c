@@ -37,7 +37,8 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 		dev->drain_epoch_ns = now;
 		dev->drain_left = dev->caps.hotlist_size / 2;
 	}
-	if (neotier_hotlist_waiting(dev) >= NEOTIER_ENOUGH || !dev->drain_left)
+	dev->left = neotier_hotlist_waiting(dev) >= NEOTIER_ENOUGH || !dev->drain_left;
+	if (dev->left)
 		return;
 	nr = neotier_source_drain(dev, dev->drain_left);
 
@@ -50,6 +51,7 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 		return;
 	}
 	dev->drain_left -= nr;
+	dev->left = !dev->drain_left;
 	neotier_stat_add(dev, NEOTIER_STAT_DRAINED, nr);
 	/* 16 bits of count, 48 of unit: NEOPROF_HOTLIST in neoprof_regs.h, decoded here to keep the copy loop short. */
 	for (i = 0; i < nr; i++)
@@ -102,6 +104,17 @@ no_room:
 	return NEOTIER_WAIT_ROOM;
 }
 
+/* Before the drain: an entry that comes after it makes the device interrupt again. */
+static void neotier_interrupted(struct neotier_device *dev)
+{
+	int interrupts = atomic_xchg(&dev->interrupts, 0);
+
+	if (!interrupts)
+		return;
+	neotier_stat_add(dev, NEOTIER_STAT_INTERRUPTS, interrupts);
+	neotier_source_acknowledge(dev);
+}
+
 static enum neotier_next neotier_step(struct neotier_device *dev)
 {
 	u64 now = ktime_get_ns();
@@ -119,10 +132,24 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	WRITE_ONCE(dev->state, NEOTIER_RUNNING);
 	neotier_policy_step(dev, now);
 	neotier_source_apply(dev, true);
+	neotier_interrupted(dev);
 	neotier_drain(dev, now);
 	if (neotier_hotlist_empty(dev))
 		return NEOTIER_SLEEP;
 	return neotier_promote(dev, now);
+}
+
+/*
+ * With interrupts the period can be long: they come when the device's list fills. But what waits here, or was left there,
+ * makes no interrupt; the end of an epoch is the time to look at it again.
+ */
+static u32 neotier_sleep_us(const struct neotier_device *dev)
+{
+	u32 period_us = READ_ONCE(neotier_knobs.period_us);
+
+	if (READ_ONCE(dev->conf.irq) && (dev->left || !neotier_hotlist_empty(dev)))
+		return min(period_us, READ_ONCE(dev->conf.epoch_us));
+	return period_us;
 }
 
 static int neotier_thread(void *data)
@@ -133,10 +160,11 @@ static int neotier_thread(void *data)
 
 	set_freezable();
 	while (!kthread_should_stop()) {
-		u32 period_us = READ_ONCE(neotier_knobs.period_us);
 		enum neotier_next what;
 		ktime_t now, wake;
+		u32 period_us;
 
+		atomic_set(&dev->wanted, 0);
 		neotier_stat_add(dev, NEOTIER_STAT_WAKEUPS, 1);
 		do {
 			mutex_lock(&dev->lock);
@@ -148,6 +176,7 @@ static int neotier_thread(void *data)
 		} while (what == NEOTIER_AGAIN && !kthread_should_stop() && !freezing(current));
 
 		now = ktime_get();
+		period_us = neotier_sleep_us(dev);
 		if (what == NEOTIER_WAIT_ROOM) {
 			wake = ktime_add_us(now, min(room_wait_us, period_us));
 			room_wait_us = min(room_wait_us * 2, period_us);
@@ -158,7 +187,7 @@ static int neotier_thread(void *data)
 			wake = next;
 		}
 		set_current_state(TASK_IDLE | TASK_FREEZABLE);
-		if (!kthread_should_stop())
+		if (!kthread_should_stop() && !atomic_read(&dev->wanted))
 			schedule_hrtimeout_range(&wake, 0, HRTIMER_MODE_ABS);
 		__set_current_state(TASK_RUNNING);
 		try_to_freeze();
@@ -184,12 +213,18 @@ void neotier_promote_stop(struct neotier_device *dev)
 	dev->thread = NULL;
 }
 
+void neotier_promote_wake(struct neotier_device *dev)
+{
+	atomic_set(&dev->wanted, 1);
+	wake_up_process(dev->thread);
+}
+
 void neotier_promote_wake_all(void)
 {
 	struct neotier_device *dev;
 
 	mutex_lock(&neotier_devices_lock);
 	list_for_each_entry(dev, &neotier_devices, node)
-		wake_up_process(dev->thread);
+		neotier_promote_wake(dev);
 	mutex_unlock(&neotier_devices_lock);
 }

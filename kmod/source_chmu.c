@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Source of hot pages: a CXL 3.2 Hotness Monitoring Unit with NeoProf's vendor block, found as BAR 2 of a PCI function.
- * Finds it, checks what it says of itself, writes its configuration, drains its hotlist. Only the first NEOPROF_SIZE bytes
- * of the BAR are the device's.
+ * Source of hot pages: a CXL 3.2 Hotness Monitoring Unit with NeoProf's vendor block. Checks what it says of itself, writes
+ * its configuration, drains its hotlist. probe.c finds it.
  *
  * The device is not trusted: every capability is checked once, here; TAIL at each drain; units in hotlist.c.
  */
-#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
-
 #include <linux/bitfield.h>
 #include <linux/dev_printk.h>
 #include <linux/iopoll.h>
-#include <linux/module.h>
-#include <linux/pci.h>
-#include <linux/slab.h>
 #include "neoprof_regs.h"
 #include "neotier.h"
 
-#define NEOTIER_BAR 2
-#define NEOTIER_VENDOR_ID 0x1af4
-#define NEOTIER_DEVICE_ID 0x1110
 #define NEOTIER_VERSION_MAJOR (NEOPROF_ID_VERSION_RESET >> 8)
 #define NEOTIER_ANSWER_US 500000	/* for a reset of the largest tracker, with two orders of magnitude to spare */
 #define NEOTIER_UNIT_SHIFT 12
@@ -28,9 +19,6 @@
 
 #define NEOTIER_GET(name, word) FIELD_GET(NEOPROF_##name##_MASK, (word))
 #define NEOTIER_PUT(name, value) FIELD_PREP(NEOPROF_##name##_MASK, (u64)(value))
-
-static int neotier_probes, neotier_probe_error;
-static int neotier_next_id;
 
 static u64 neotier_read(struct neotier_device *dev, u32 offset)
 {
@@ -74,10 +62,7 @@ static u64 neotier_epoch_decode(u64 scale, u64 mult)
 	return neotier_scale_us[scale] * max(mult, 1);
 }
 
-#define NEOTIER_REFUSE(dev, what, ...) \
-	dev_err(&(dev)->pdev->dev, what ": not a device this driver can use\n", ##__VA_ARGS__)
-
-static int neotier_read_caps(struct neotier_device *dev)
+int neotier_source_caps(struct neotier_device *dev)
 {
 	struct neotier_caps *caps = &dev->caps;
 	u64 id, common0, common1, cap0, cap1, bitmap, hotlist, status, tracker, instance, end, span;
@@ -155,6 +140,9 @@ static int neotier_read_caps(struct neotier_device *dev)
 	caps->counter_max = GENMASK_ULL(caps->tracker_counter_bits - 1, 0);
 
 	caps->peak_lines_per_tick = NEOTIER_GET(PEAK_LINES_PER_TICK, neotier_read(dev, NEOPROF_PEAK_OFFSET));
+	caps->interrupts = NEOTIER_GET(CAP0_FILL_IRQ, cap0) && NEOTIER_GET(CAP0_OVERFLOW_IRQ, cap0);
+	caps->message = NEOTIER_GET(CAP0_MSI, cap0);
+	caps->serial = neotier_read(dev, NEOPROF_SERIAL_OFFSET);
 	caps->hpa_base = neotier_read(dev, NEOPROF_HPA_BASE_OFFSET);
 	caps->hpa_size = neotier_read(dev, NEOPROF_HPA_SIZE_OFFSET);
 	if (!caps->hpa_size || !PAGE_ALIGNED(caps->hpa_base | caps->hpa_size) ||
@@ -173,8 +161,9 @@ static bool neotier_settled(u64 status)
 
 int neotier_source_start(struct neotier_device *dev)
 {
-	u64 bits = DIV_ROUND_UP(dev->caps.hpa_size, NEOTIER_BITMAP_UNIT), status, ring;
-	unsigned int i;
+	u64 first = dev->region.dpa_base / NEOTIER_BITMAP_UNIT, status, ring;
+	u64 end = DIV_ROUND_UP(dev->region.dpa_base + dev->region.dpa_size, NEOTIER_BITMAP_UNIT);
+	unsigned int i, bit;
 
 	neotier_write(dev, NEOPROF_CFG0_OFFSET, NEOTIER_PUT(CFG0_THRESHOLD, dev->conf.threshold));
 	if (read_poll_timeout(neotier_read, status, neotier_settled(status), 1000, NEOTIER_ANSWER_US, false, dev,
@@ -191,12 +180,15 @@ int neotier_source_start(struct neotier_device *dev)
 	dev->head = 0;
 	dev->cfg0 = 0;
 	dev->cfg1 = 0;
+	dev->cfg2 = NEOTIER_GET(CFG2_FILL_LEVEL, neotier_read(dev, NEOPROF_CFG2_OFFSET));
 	dev->decay = ~0ULL;
 	for (i = 0; i < NEOPROF_BITMAP_COUNT; i++) {
-		u64 word = bits >= 64 ? ~0ULL : BIT_ULL(bits) - 1;
+		u64 word = 0;
 
+		for (bit = 0; bit < 64; bit++)
+			if (64 * i + bit >= first && 64 * i + bit < end)
+				word |= BIT_ULL(bit);
 		neotier_write(dev, dev->caps.bitmap_offset + i * NEOPROF_BITMAP_STRIDE, word);
-		bits -= min(bits, 64);
 	}
 	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
 	return 0;
@@ -210,7 +202,7 @@ silent:
 void neotier_source_apply(struct neotier_device *dev, bool count)
 {
 	const struct neotier_conf *conf = &dev->conf;
-	u64 cfg0, cfg1 = 0, decay;
+	u64 cfg0, cfg1 = 0, cfg2, decay;
 
 	neotier_epoch_encode(READ_ONCE(conf->epoch_us), &cfg1);
 	cfg1 |= NEOTIER_PUT(CFG1_UNIT_SIZE, NEOTIER_UNIT_SHIFT) |
@@ -220,6 +212,11 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 		neotier_write(dev, NEOPROF_CFG1_OFFSET, cfg1);
 		dev->cfg1 = cfg1;
 	}
+	cfg2 = READ_ONCE(conf->fill_level);
+	if (cfg2 != dev->cfg2) {
+		neotier_write(dev, NEOPROF_CFG2_OFFSET, NEOTIER_PUT(CFG2_FILL_LEVEL, cfg2));
+		dev->cfg2 = cfg2;
+	}
 	decay = NEOTIER_PUT(DECAY_SHIFT, READ_ONCE(conf->decay_shift));
 	if (decay != dev->decay) {
 		neotier_write(dev, NEOPROF_DECAY_OFFSET, decay);
@@ -227,6 +224,8 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 	}
 	cfg0 = NEOTIER_PUT(CFG0_TRACK, READ_ONCE(conf->track)) |
 	       NEOTIER_PUT(CFG0_RANDOM_DS, READ_ONCE(conf->random_downsampling)) |
+	       NEOTIER_PUT(CFG0_OVERFLOW_IRQ_EN, READ_ONCE(conf->irq)) |
+	       NEOTIER_PUT(CFG0_FILL_IRQ_EN, READ_ONCE(conf->irq)) |
 	       NEOTIER_PUT(CFG0_ENABLE, count) |
 	       NEOTIER_PUT(CFG0_THRESHOLD, READ_ONCE(conf->threshold));
 	if (cfg0 != dev->cfg0) {
@@ -270,6 +269,11 @@ unsigned int neotier_source_discard(struct neotier_device *dev)
 	return (tail + dev->caps.hotlist_size - head) % dev->caps.hotlist_size;
 }
 
+void neotier_source_acknowledge(struct neotier_device *dev)
+{
+	neotier_write(dev, NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_OVERFLOW_MASK | NEOPROF_STATUS_FILL_MASK);
+}
+
 void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
 {
 	u64 word;
@@ -296,7 +300,7 @@ void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_s
 	}
 }
 
-static void neotier_default_conf(struct neotier_device *dev)
+void neotier_source_default_conf(struct neotier_device *dev)
 {
 	struct neotier_conf *conf = &dev->conf;
 
@@ -305,166 +309,11 @@ static void neotier_default_conf(struct neotier_device *dev)
 	conf->epoch_us = 50000;
 	if (!neotier_source_epoch_valid(dev, conf->epoch_us))
 		conf->epoch_us = dev->caps.epoch_min_us;
+	conf->fill_level = FIELD_GET(NEOPROF_CFG2_FILL_LEVEL_MASK, NEOPROF_CFG2_INIT);
 	conf->always_on = dev->caps.always_on;
 	/*
 	 * Reads: where caches allocate on a write, each line that is written back has been read before, and the read comes
 	 * when the program wants the line while the write-back may come epochs later.
 	 */
 	conf->track = NEOTIER_TRACK_READS;
-}
-
-static void neotier_device_free(struct neotier_device *dev)
-{
-	neotier_hotlist_free(dev);
-	kvfree(dev->entries);
-	kfree(dev->batch);
-	kfree(dev->src);
-	kfree(dev->dst);
-	kfree(dev->pool);
-	kfree(dev);
-}
-
-static int neotier_device_alloc(struct neotier_device *dev)
-{
-	dev->entries = kvcalloc(dev->caps.hotlist_size, sizeof(*dev->entries), GFP_KERNEL);
-	dev->batch = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->batch), GFP_KERNEL);
-	dev->src = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->src), GFP_KERNEL);
-	dev->dst = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->dst), GFP_KERNEL);
-	dev->pool = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->pool), GFP_KERNEL);
-	return dev->entries && dev->batch && dev->src && dev->dst && dev->pool ? 0 : -ENOMEM;
-}
-
-static int neotier_map(struct neotier_device *dev)
-{
-	struct pci_dev *pdev = dev->pdev;
-	int err = pcim_enable_device(pdev);
-
-	if (err) {
-		dev_err(&pdev->dev, "cannot enable the PCI function (%d)\n", err);
-		return err;
-	}
-	if (!(pci_resource_flags(pdev, NEOTIER_BAR) & IORESOURCE_MEM) ||
-	    pci_resource_len(pdev, NEOTIER_BAR) < NEOPROF_SIZE) {
-		NEOTIER_REFUSE(dev, "BAR %d is no memory of at least %u bytes", NEOTIER_BAR, NEOPROF_SIZE);
-		return -ENODEV;
-	}
-	err = pci_request_region(pdev, NEOTIER_BAR, KBUILD_MODNAME);
-	if (err) {
-		dev_err(&pdev->dev, "BAR %d is in use (%d): unbind whatever has it, then bind the device again\n",
-			NEOTIER_BAR, err);
-		return err;
-	}
-	dev->regs = devm_ioremap(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR), NEOPROF_SIZE);
-	return dev->regs ? 0 : -ENOMEM;
-}
-
-static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
-{
-	struct neotier_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
-	int err = -ENOMEM;
-
-	neotier_probes++;
-	if (!dev)
-		goto out;
-	dev->pdev = pdev;
-	mutex_init(&dev->lock);
-	init_completion(&dev->released);
-
-	err = neotier_map(dev);
-	if (!err)
-		err = neotier_read_caps(dev);
-	if (!err)
-		err = neotier_device_alloc(dev);
-	if (!err)
-		err = neotier_hotlist_init(dev);
-	if (err)
-		goto free;
-	neotier_default_conf(dev);
-	err = neotier_source_start(dev);
-	if (err)
-		goto free;
-
-	mutex_lock(&neotier_devices_lock);
-	dev->id = list_empty(&neotier_devices) ? 0 : neotier_next_id;
-	neotier_next_id = dev->id + 1;
-	mutex_unlock(&neotier_devices_lock);
-	err = neotier_sysfs_add_device(dev);
-	if (err)
-		goto free;
-	err = neotier_promote_start(dev);
-	if (err)
-		goto del_sysfs;
-	mutex_lock(&neotier_devices_lock);
-	list_add_tail(&dev->node, &neotier_devices);
-	mutex_unlock(&neotier_devices_lock);
-	pci_set_drvdata(pdev, dev);
-	dev_info(&pdev->dev, "device%d: %llu MiB on node %d, promoting to node %d\n", dev->id,
-		 dev->caps.hpa_size >> 20, dev->nid, dev->target_nid);
-	return 0;
-
-del_sysfs:
-	neotier_sysfs_del_device(dev);
-free:
-	neotier_device_free(dev);
-out:
-	/*
-	 * The reason has been logged and insmod returns the errno; to the driver core "not mine" is enough, for anything
-	 * else it would add a line of its own.
-	 */
-	neotier_probe_error = err;
-	return err == -ENOMEM ? err : -ENODEV;
-}
-
-static void neotier_remove(struct pci_dev *pdev)
-{
-	struct neotier_device *dev = pci_get_drvdata(pdev);
-
-	neotier_sysfs_del_device(dev);
-	mutex_lock(&neotier_devices_lock);
-	list_del(&dev->node);
-	neotier_promote_stop(dev);
-	neotier_stat_retire(dev);
-	mutex_unlock(&neotier_devices_lock);
-	if (dev->state != NEOTIER_FAILED)
-		neotier_source_apply(dev, false);
-	neotier_device_free(dev);
-}
-
-static const struct pci_device_id neotier_ids[] = {
-	{ PCI_DEVICE(NEOTIER_VENDOR_ID, NEOTIER_DEVICE_ID) },
-	{ }
-};
-MODULE_DEVICE_TABLE(pci, neotier_ids);
-
-static struct pci_driver neotier_driver = {
-	.name = KBUILD_MODNAME,
-	.id_table = neotier_ids,
-	.probe = neotier_probe,
-	.remove = neotier_remove,
-	/* insmod answers for what probe found. */
-	.driver.probe_type = PROBE_FORCE_SYNCHRONOUS,
-};
-
-int neotier_source_register(void)
-{
-	int err = pci_register_driver(&neotier_driver);
-	bool bound;
-
-	if (err)
-		return err;
-	mutex_lock(&neotier_devices_lock);
-	bound = !list_empty(&neotier_devices);
-	mutex_unlock(&neotier_devices_lock);
-	if (bound)
-		return 0;
-	pci_unregister_driver(&neotier_driver);
-	if (neotier_probes)
-		return neotier_probe_error;
-	pr_err("no NeoProf device found (PCI %04x:%04x)\n", NEOTIER_VENDOR_ID, NEOTIER_DEVICE_ID);
-	return -ENODEV;
-}
-
-void neotier_source_unregister(void)
-{
-	pci_unregister_driver(&neotier_driver);
 }

@@ -22,6 +22,8 @@
 	X(PING_PONG,       ping_pong,       "reports of pages that had been promoted and have been demoted since") \
 	X(WAKEUPS,         wakeups,         "times the thread looked at the device") \
 	X(ROOM_WAITS,      room_waits,      "times promotion stopped for want of free memory and woke kswapd") \
+	X(INTERRUPTS,      interrupts,      "interrupts of the device") \
+	X(AMBIGUOUS,       ambiguous,       "reports of a unit that spreads over several pages, all of which were taken for hot") \
 	X(DECISIONS,       decisions,       "decisions of the policy") \
 	X(THRESHOLDS,      threshold_writes, "thresholds written to the device") \
 	X(DEVICE_FAULTS,   device_faults,   "times a device was taken out of service for what its registers said") \

@@ -96,7 +96,7 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(enabled, 0, 1, false),
 	NEOTIER_KNOB(dry_run, 0, 1, false),
 	NEOTIER_KNOB(quota_mb_per_s, 0, 1 << 20, false),
-	NEOTIER_KNOB(period_us, 100, 1000000, false),
+	NEOTIER_KNOB(period_us, 100, 60000000, false),
 	NEOTIER_KNOB(decide_interval_ms, 1, 60000, false),
 	NEOTIER_KNOB(headroom_pages, 0, INT_MAX, false),
 	NEOTIER_KNOB(batch, 1, NEOTIER_BATCH_MAX, false),
@@ -213,8 +213,14 @@ NEOTIER_SHOW(downsampling, "%u", 1U << READ_ONCE(dev->conf.downsampling_log2))
 NEOTIER_SHOW(random_downsampling, "%u", READ_ONCE(dev->conf.random_downsampling))
 NEOTIER_SHOW(decay_shift, "%u", READ_ONCE(dev->conf.decay_shift))
 NEOTIER_SHOW(unit_size, "%lu", PAGE_SIZE)
-NEOTIER_SHOW(hpa_base, "0x%llx", dev->caps.hpa_base)
-NEOTIER_SHOW(hpa_size, "%llu", dev->caps.hpa_size)
+NEOTIER_SHOW(irq, "%u", READ_ONCE(dev->conf.irq))
+NEOTIER_SHOW(fill_level, "%u", READ_ONCE(dev->conf.fill_level))
+NEOTIER_SHOW(hpa_base, "0x%llx", dev->region.hpa_base)
+NEOTIER_SHOW(hpa_size, "%llu", dev->region.hpa_size)
+NEOTIER_SHOW(serial, "0x%llx", dev->caps.serial)
+NEOTIER_SHOW(interleave_ways, "%u", 1U << dev->region.interleave.ways_log2)
+NEOTIER_SHOW(interleave_granularity, "%u", dev->region.interleave.ways_log2 ? 1U << dev->region.interleave.gran_log2 : 0)
+NEOTIER_SHOW(interleave_position, "%u", dev->region.position)
 NEOTIER_SHOW(node, "%d", dev->nid)
 NEOTIER_SHOW(target_node, "%d", dev->target_nid)
 NEOTIER_SHOW(hotlist_size, "%u", dev->caps.hotlist_size)
@@ -314,6 +320,29 @@ static int decay_shift_store(struct neotier_device *dev, const char *buf)
 	return err;
 }
 
+static int irq_store(struct neotier_device *dev, const char *buf)
+{
+	u64 value;
+	int err = neotier_parse(buf, 0, 1, &value);
+
+	if (err)
+		return err;
+	if (value && !dev->has_irq)
+		return -EOPNOTSUPP;
+	WRITE_ONCE(dev->conf.irq, value);
+	return 0;
+}
+
+static int fill_level_store(struct neotier_device *dev, const char *buf)
+{
+	u64 value;
+	int err = neotier_parse(buf, 1, U16_MAX, &value);
+
+	if (!err)
+		WRITE_ONCE(dev->conf.fill_level, value);
+	return err;
+}
+
 /* By conf.always_on. */
 static const char *const neotier_modes[] = { "epoch", "always_on" };
 
@@ -365,11 +394,17 @@ static struct neotier_device_attr neotier_device_table[] = {
 	NEOTIER_DEVICE_RW(downsampling),
 	NEOTIER_DEVICE_RW(random_downsampling),
 	NEOTIER_DEVICE_RW(decay_shift),
+	NEOTIER_DEVICE_RW(irq),
+	NEOTIER_DEVICE_RW(fill_level),
 	NEOTIER_DEVICE_RO(state),
 	NEOTIER_DEVICE_RO(pci),
 	NEOTIER_DEVICE_RO(unit_size),
 	NEOTIER_DEVICE_RO(hpa_base),
 	NEOTIER_DEVICE_RO(hpa_size),
+	NEOTIER_DEVICE_RO(serial),
+	NEOTIER_DEVICE_RO(interleave_ways),
+	NEOTIER_DEVICE_RO(interleave_granularity),
+	NEOTIER_DEVICE_RO(interleave_position),
 	NEOTIER_DEVICE_RO(node),
 	NEOTIER_DEVICE_RO(target_node),
 	NEOTIER_DEVICE_RO(hotlist_size),

@@ -3,7 +3,11 @@
  * Process 1 of the guest: sets the machine up as /neotier.conf says, runs PROGRAM in the region of interest, and leaves
  * the outcome in the BAR's mailbox. Statically linked; the guest has nothing else.
  *
+ * Run by hand inside the guest (not as process 1): /init region GRANULARITY makes the CXL region once more.
+ *
  * /neotier.conf: "key value" lines, in this order of effect:
+ *   cxl_module PATH, cxl_devices N, cxl_granularity BYTES
+ *                       machine `cxl`: load these, make one region of N devices
  *   set PATH VALUE      write VALUE to PATH before anything else
  *   dram_bytes N        leave N bytes free on node 0 when PROGRAM starts
  *   module PATH ARGS    load a kernel module
@@ -22,6 +26,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/mempolicy.h>
+#include <linux/module.h>
 #include <net/if.h>
 #include <poll.h>
 #include <pty.h>
@@ -44,6 +49,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "guest.h"
 #include "neotier/mailbox.h"
 #include "neotier/mark.h"
 #include "moves.h"
@@ -62,10 +68,9 @@ static struct {
 } conf;
 
 static volatile struct neotier_mailbox *mailbox;
-static unsigned char *bar;
-static char bar_path[PATH_MAX];
+static bool as_tool;
 
-static void power_off(void)
+__attribute__((noreturn)) static void power_off(void)
 {
 	fflush(NULL);
 	reboot(RB_POWER_OFF);
@@ -82,7 +87,7 @@ static void copy_to_mailbox(volatile char *to, const char *from, size_t size)
 	to[n] = 0;
 }
 
-__attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
+void fail(const char *format, ...)
 {
 	char text[512];
 	va_list args;
@@ -91,6 +96,8 @@ __attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
 	vsnprintf(text, sizeof text, format, args);
 	va_end(args);
 	fprintf(stderr, "neotier init: %s\n", text);
+	if (as_tool)
+		exit(1);
 	if (mailbox) {
 		copy_to_mailbox(mailbox->message, text, sizeof mailbox->message);
 		mailbox->state = NEOTIER_STATE_FAILED;
@@ -98,7 +105,7 @@ __attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
 	power_off();
 }
 
-static char *read_file(const char *path, char *buffer, size_t size)
+char *read_file(const char *path, char *buffer, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t n, at = 0;
@@ -180,53 +187,18 @@ static void mount_all(void)
 	mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
 }
 
-/* The ivshmem device: its BAR 2 holds the registers and, beyond them, the mailbox. */
-static void map_bar(void)
+static void make_region(unsigned int devices, unsigned int granularity)
 {
-	DIR *devices = opendir("/sys/bus/pci/devices");
-	struct dirent *entry;
-	char path[PATH_MAX], id[64];
+	struct neotier_region region;
 
-	while (devices && (entry = readdir(devices))) {
-		snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/vendor", entry->d_name);
-		if (!read_file(path, id, sizeof id) || strtoul(id, NULL, 16) != 0x1af4)
-			continue;
-		snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/device", entry->d_name);
-		if (!read_file(path, id, sizeof id) || strtoul(id, NULL, 16) != 0x1110)
-			continue;
-		snprintf(bar_path, sizeof bar_path, "/sys/bus/pci/devices/%s/resource2", entry->d_name);
-		break;
-	}
-	if (!bar_path[0])
-		fail("no ivshmem device (PCI 1af4:1110) in the machine");
-	/* Memory decoding stays off until somebody enables the function. */
-	snprintf(path, sizeof path, "%s", bar_path);
-	strcpy(strrchr(path, '/'), "/enable");
-	int fd = open(path, O_WRONLY);
-	if (fd >= 0) {
-		if (write(fd, "1", 1) != 1)
-			fail("cannot enable the ivshmem device: %s", strerror(errno));
-		close(fd);
-	}
-	fd = open(bar_path, O_RDWR | O_CLOEXEC);
-	bar = fd < 0 ? MAP_FAILED : mmap(NULL, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (bar == MAP_FAILED)
-		fail("cannot map %s: %s", bar_path, strerror(errno));
-	close(fd);
-	mailbox = (volatile struct neotier_mailbox *)(bar + NEOTIER_MAILBOX_OFFSET);
-	if (mailbox->version != NEOTIER_MAILBOX_VERSION)
-		fail("the mailbox has version %u, this init expects %u", mailbox->version, NEOTIER_MAILBOX_VERSION);
+	cxl_make_region(devices, granularity, &region);
+	memcpy((void *)&mailbox->region, &region, sizeof region);
+	NEOTIER_MARK_OP(NEOTIER_OP_REGION);
+}
 
-	char text[4096], *line = text;
-	snprintf(path, sizeof path, "%s", bar_path);
-	strcpy(strrchr(path, '/'), "/resource");
-	if (!read_file(path, text, sizeof text))
-		fail("cannot read %s", path);
-	for (int i = 0; i < 2 && line; i++)
-		line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL;
-	mailbox->arg[0] = line ? strtoull(line, NULL, 16) : 0;
-	NEOTIER_MARK_OP(NEOTIER_OP_BAR);
-	mailbox->state = NEOTIER_STATE_SETUP;
+static unsigned int conf_devices(void)
+{
+	return (unsigned int)strtoul(conf_value("cxl_devices"), NULL, 10);
 }
 
 static uint64_t node_free_bytes(int node)
@@ -271,19 +243,26 @@ static void trim_dram(uint64_t target)
 	}
 }
 
+void load_kernel_module(const char *path, const char *arguments)
+{
+	size_t length = strlen(path);
+	bool compressed = length > 3 && !strcmp(path + length - 3, ".xz");
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		fail("cannot open %s: %s", path, strerror(errno));
+	if (syscall(SYS_finit_module, fd, arguments, compressed ? MODULE_INIT_COMPRESSED_FILE : 0))
+		fail("cannot load %s: %s; see the console log for the module's own message", path, strerror(errno));
+	close(fd);
+}
+
 static void load_module(const char *value)
 {
 	char path[PATH_MAX];
 	const char *arguments = strchr(value, ' ');
 
 	snprintf(path, sizeof path, "%.*s", arguments ? (int)(arguments - value) : (int)strlen(value), value);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		fail("cannot open %s: %s", path, strerror(errno));
-	if (syscall(SYS_finit_module, fd, arguments ? arguments + 1 : "", 0))
-		fail("cannot load %s: %s; see the console log for the module's own message", path, strerror(errno));
-	close(fd);
+	load_kernel_module(path, arguments ? arguments + 1 : "");
 }
 
 /* Counters at ROI begin, to report differences. */
@@ -486,7 +465,7 @@ static void run_child(int terminal)
 	for (int i = 0; i < conf.lines; i++)
 		if (!strcmp(conf.line[i].key, "env"))
 			putenv(conf.line[i].value);
-	setenv(NEOTIER_MAILBOX_ENV, bar_path, 1);
+	setenv(NEOTIER_MAILBOX_ENV, first_bar_path(), 1);
 	if (cwd && chdir(cwd))
 		fail("cannot change to %s: %s", cwd, strerror(errno));
 	setsid();
@@ -649,12 +628,37 @@ static void run_program(void)
 	mailbox->state = NEOTIER_STATE_DONE;
 }
 
-int main(void)
+static int tool(int argc, char **argv)
 {
+	char *end = NULL;
+	unsigned long granularity = argc == 3 && !strcmp(argv[1], "region") ? strtoul(argv[2], &end, 10) : 0;
+
+	as_tool = true;
+	if (!end || *end || !granularity) {
+		fprintf(stderr, "usage: %s region GRANULARITY\n", argv[0]);
+		return 2;
+	}
+	mailbox = map_bars();
+	read_conf();
+	if (!conf_value("cxl_devices"))
+		fail("this machine has no CXL devices: neotier hil run --machine cxl has");
+	make_region(conf_devices(), (unsigned int)granularity);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (getpid() != 1)
+		return tool(argc, argv);
 	mount_all();
 	loopback_up();
-	map_bar();
+	mailbox = map_bars();
+	mailbox->state = NEOTIER_STATE_SETUP;
 	read_conf();
+	if (conf_value("cxl_devices")) {
+		conf_each("cxl_module", load_module);
+		make_region(conf_devices(), (unsigned int)strtoul(conf_value("cxl_granularity"), NULL, 10));
+	}
 	conf_each("set", write_setting);
 	if (conf_value("dram_bytes"))
 		trim_dram(strtoull(conf_value("dram_bytes"), NULL, 10));

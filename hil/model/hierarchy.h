@@ -52,6 +52,15 @@ class Hierarchy {
         cxl_size_(cxl_size),
         sink_(sink) {}
 
+  // Moves the slow tier. Lines of its old place that are still cached count for what is there now.
+  void set_slow_tier(uint64_t base, uint64_t size) {
+    cxl_base_ = base;
+    cxl_size_ = size;
+  }
+  uint64_t slow_base() const { return cxl_base_; }
+  uint64_t slow_size() const { return cxl_size_; }
+  bool in_slow_tier(uint64_t pa) const { return pa - cxl_base_ < cxl_size_; }
+
   // Pages of [base, base + pages x 4096) of the program's addresses whose bit is set are charged as DRAM from now on.
   void set_hot(uint64_t base, uint64_t pages, std::vector<uint64_t> bitmap) {
     hot_base_ = base;
@@ -100,10 +109,8 @@ class Hierarchy {
   }
 
  private:
-  Tier tier_of(uint64_t line, uint32_t flags) const {
-    return (line << 6) - cxl_base_ < cxl_size_ && !(flags & kLineNear) ? kCxl : kDram;
-  }
-  bool in_cxl(uint64_t line) const { return (line << 6) - cxl_base_ < cxl_size_; }
+  Tier tier_of(uint64_t line, uint32_t flags) const { return in_cxl(line) && !(flags & kLineNear) ? kCxl : kDram; }
+  bool in_cxl(uint64_t line) const { return in_slow_tier(line << 6); }
 
   bool hot(uint64_t va) const {
     const uint64_t page = (va - hot_base_) >> 12;

@@ -8,8 +8,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,12 +25,12 @@
 
 #include "hil/model/hierarchy.h"
 #include "hil/model/params.h"
-#include "hil/plugin/device_thread.h"
+#include "hil/plugin/bar_device.h"
 #include "hil/plugin/hot_page_source.h"
 #include "hil/plugin/qemu_plugin_api.h"
 #include "hil/plugin/watch.h"
-#include "hw/sim/neoprof_device.h"
 #include "neoprof_regs.h"
+#include "neotier/interleave.h"
 #include "neotier/mailbox.h"
 
 #define PLUGIN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -38,13 +41,12 @@ int qemu_plugin_version = 4;
 namespace neotier::hil {
 namespace {
 
-// A device that misbehaves, for the driver's tests.
-enum class Fault { kNone, kMagic, kVersion, kUnits, kTail };
-
 struct Options {
   Params params = default_params();
-  std::string bar_path;
-  uint64_t cxl_base = 0, cxl_size = 0;
+  std::vector<std::string> bar_paths;   // the first one has the mailbox
+  std::vector<uint64_t> serials;        // as many as BARs: machine `cxl`, whose region the guest reports
+  std::vector<int> irq_fds;             // as many as BARs, or none
+  uint64_t cxl_base = 0, cxl_size = 0;  // machine `cxl`: size of all devices together
   uint32_t shift = 0;
   uint64_t calibrate = 0;  // instructions of the region of interest; 0: no calibration
   bool ideal = false;
@@ -59,29 +61,32 @@ struct InstructionCounts {
   uint64_t user, kernel;
 };
 
-class Machine final : public DeviceSink, public LineObserver, public neoprof::RingObserver {
+class Machine final : public DeviceSink, public LineObserver {
  public:
-  Machine(const Options& options, uint8_t* bar)
+  Machine(const Options& options, const std::vector<uint8_t*>& bars)
       : options_(options),
-        bar_(bar),
-        mailbox_(reinterpret_cast<neotier_mailbox*>(bar + NEOTIER_MAILBOX_OFFSET)),
-        hierarchy_(options.params, options.cxl_base, options.cxl_size, this) {
+        bar_(bars.front()),
+        mailbox_(reinterpret_cast<neotier_mailbox*>(bar_ + NEOTIER_MAILBOX_OFFSET)),
+        true_cxl_(!options.serials.empty()),
+        hierarchy_(options.params, options.cxl_base, true_cxl_ ? 0 : options.cxl_size, this) {
     neoprof::Straps straps;
     straps.hpa_base = options.cxl_base;
-    straps.hpa_size = options.cxl_size;
-    straps.peak_lines_per_tick = static_cast<uint32_t>(options.params.cxl_mb_s * kTickNs / 1000 / 64);
-    device_ = options.model ? neoprof::make_model_device(straps) : neoprof::make_rtl_device(straps);
-    device_->set_observer(this);
-    device_thread_ = std::make_unique<DeviceThread>(*device_);
+    straps.hpa_size = options.cxl_size / bars.size();
+    straps.peak_lines_per_tick = static_cast<uint32_t>(options.params.cxl_mb_s * kTickNs / 1000 / 64 / bars.size());
+    for (size_t i = 0; i < bars.size(); ++i) {
+      if (true_cxl_) straps.serial = options.serials[i];
+      devices_.push_back(std::make_unique<BarDevice>(straps, options.model, options.fault, bars[i],
+                                                     options.irq_fds.empty() ? -1 : options.irq_fds[i]));
+    }
+    by_position_.push_back(devices_.front().get());
     if (!options.watch.timeline_path.empty() || !options.watch.record_path.empty()) {
       watch_ = std::make_unique<Watch>(options.watch);
+      for (const auto& device : devices_) device->keep_reports();
     }
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
-    mirror_all();
     source_ = make_hot_page_source(options.source, options.params,
-                                   {options.cxl_base, options.cxl_size, options.dram_bytes >> 12}, [this](uint64_t pa) {
-                                     if (device_enabled_) device_thread_->request(pa - options_.cxl_base, false);
-                                   });
+                                   {options.cxl_base, options.cxl_size, options.dram_bytes >> 12},
+                                   [this](uint64_t pa) { devices_.front()->observe(pa - options_.cxl_base, false); });
     if (source_ || watch_) hierarchy_.set_observer(this);
   }
 
@@ -89,11 +94,15 @@ class Machine final : public DeviceSink, public LineObserver, public neoprof::Ri
 
   uint64_t instructions() const { return counts_->user + counts_->kernel; }
 
-  void memory(uint64_t pa, uint64_t va, unsigned bytes, bool is_store) {
-    const uint64_t bar_offset = pa - bar_address_;
-    if (bar_offset < NEOTIER_BAR_BYTES) {
-      if (bar_offset < NEOPROF_SIZE) bar_access(static_cast<uint32_t>(bar_offset), bytes, is_store);
-      return;
+  // `is_io`: QEMU emulates the access, as it does for CXL memory behind decoders, and for devices.
+  void memory(uint64_t pa, uint64_t va, unsigned bytes, bool is_store, bool is_io) {
+    if (is_io && !hierarchy_.in_slow_tier(pa)) return;
+    if (pa - bars_low_ < bars_span_) {
+      for (const auto& device : devices_) {
+        if (!device->contains(pa)) continue;
+        if (device->offset(pa) < NEOPROF_SIZE) bar_access(*device, device->offset(pa), bytes, is_store);
+        return;
+      }
     }
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
@@ -106,10 +115,14 @@ class Machine final : public DeviceSink, public LineObserver, public neoprof::Ri
   void mark(unsigned op) {
     switch (op) {
       case NEOTIER_OP_BAR:
-        bar_address_ = mailbox_->arg[0];
+        set_bar(mailbox_->arg[1], mailbox_->arg[0]);
+        break;
+      case NEOTIER_OP_REGION:
+        set_region();
         break;
       case NEOTIER_OP_ROI_BEGIN:
         publish(mailbox_->begin);
+        publish_devices(0);
         mailbox_->guest_ns[0] = mailbox_->arg[0];
         mailbox_->host_ns[0] = host_ns();
         mailbox_->roi_state = 1;
@@ -117,13 +130,14 @@ class Machine final : public DeviceSink, public LineObserver, public neoprof::Ri
           calibrate_at_[0] = instructions() + options_.calibrate / 2;
           calibrate_at_[1] = instructions() + options_.calibrate;
         }
-        if (watch_) watch_->begin(mailbox_->begin, observe_device());
+        if (watch_) watch_->begin(mailbox_->begin, observe_devices());
         break;
       case NEOTIER_OP_ROI_END:
         publish(mailbox_->end);
+        publish_devices(1);
         mailbox_->guest_ns[1] = mailbox_->arg[0];
         mailbox_->host_ns[1] = host_ns();
-        if (watch_ && watch_->active()) watch_->end(mailbox_->end, observe_device());
+        if (watch_ && watch_->active()) watch_->end(mailbox_->end, observe_devices());
         mailbox_->roi_state = 2;
         break;
       case NEOTIER_OP_MARK:
@@ -141,28 +155,26 @@ class Machine final : public DeviceSink, public LineObserver, public neoprof::Ri
   }
 
   void finish() {
+    if (!counts_) return;  // QEMU gave up before it made a vCPU
     publish(mailbox_->now);
-    if (mailbox_->roi_state == 1) publish(mailbox_->end);
+    if (mailbox_->roi_state == 1) {
+      publish(mailbox_->end);
+      publish_devices(1);
+    }
     if (watch_ && mailbox_->roi_state != 2) watch_->abandon();
   }
 
   // DeviceSink
-  // A device that is not enabled ignores requests and time: clocking it could change nothing.
-  void request(uint64_t dpa, bool is_write) override {
-    if (device_enabled_ && !source_) device_thread_->request(dpa, is_write);
+  void request(uint64_t offset, bool is_write) override {
+    BarDevice& device = *by_position_[neotier_interleave_position(&interleave_, offset)];
+    device.count(is_write);
+    if (!source_) device.observe(neotier_interleave_dpa(&interleave_, offset), is_write);
   }
 
   // LineObserver, where somebody wants to know
   void line(uint64_t hpa, bool cxl, bool is_write) override {
     if (watch_ && watch_->active()) watch_->line(hpa, cxl, is_write);
     if (source_ && !is_write) source_->on_fill(hpa);
-  }
-
-  // RingObserver
-  void on_ring_entry(uint32_t index, uint64_t entry) override {
-    if (watch_) watch_->reported(options_.cxl_base + (entry >> 16 << observed_.unit_shift));
-    if (options_.fault == Fault::kUnits) entry |= uint64_t{1} << 60;
-    store64(NEOPROF_HOTLIST_OFFSET + index * NEOPROF_HOTLIST_STRIDE, entry);
   }
 
  private:
@@ -172,29 +184,69 @@ class Machine final : public DeviceSink, public LineObserver, public neoprof::Ri
     return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   }
 
-  void store64(uint32_t offset, uint64_t value) { std::memcpy(bar_ + offset, &value, 8); }
-
   void publish(neotier_counters& to) {
     const uint64_t n = instructions();
     to = hierarchy_.counters(n, counts_->kernel);
-    device_thread_->settle();
-    mailbox_->device_cycles = device_->cycles();
+    uint64_t cycles = 0;
+    for (const auto& device : devices_) {
+      device->settle();
+      cycles += device->cycles();
+    }
+    mailbox_->device_cycles = cycles;
+  }
+
+  void set_bar(uint64_t index, uint64_t address) {
+    if (index >= devices_.size()) return;
+    devices_[index]->set_address(address);
+    const uint64_t high = std::max(bars_low_ + bars_span_, address + NEOTIER_BAR_BYTES);
+    bars_low_ = std::min(bars_low_, address);
+    bars_span_ = bars_span_ == 0 ? NEOTIER_BAR_BYTES : high - bars_low_;
+  }
+
+  void publish_devices(int end) {
+    for (size_t i = 0; i < devices_.size(); ++i) mailbox_->device[end][i] = devices_[i]->counts();
+  }
+
+  // The guest says where its kernel put the region. Nothing of it is believed: what does not fit the machine is
+  // ignored, and the guest's init, which checks by the mailbox, gives up.
+  void set_region() {
+    const neotier_region region = mailbox_->region;
+    std::vector<BarDevice*> order;
+    for (uint32_t position = 0; position < std::min<uint64_t>(region.ways, devices_.size()); ++position) {
+      for (size_t i = 0; i < devices_.size(); ++i) {
+        if (options_.serials.size() > i && options_.serials[i] == region.serial[position]) {
+          order.push_back(devices_[i].get());
+        }
+      }
+    }
+    neotier_interleave interleave;
+    if (!true_cxl_ || !neotier_interleave_valid(&interleave, region.ways, region.granularity) ||
+        order.size() != devices_.size() || region.ways != devices_.size() || region.size > options_.cxl_size ||
+        region.base > UINT64_MAX - region.size) {
+      std::fprintf(stderr,
+                   "neotier plugin: a region of %u ways, %u bytes each, at %#llx: not of this machine's devices\n",
+                   region.ways, region.granularity, static_cast<unsigned long long>(region.base));
+      return;
+    }
+    interleave_ = interleave;
+    by_position_ = order;
+    hierarchy_.set_slow_tier(region.base, region.size);
   }
 
   // Device time follows guest time: instructions x 2^shift ns.
   void tick(uint64_t n) {
-    device_thread_->settle();
+    for (const auto& device : devices_) device->settle();
     while (n >= next_tick_) {
-      if (device_enabled_) device_->tick();
+      for (const auto& device : devices_) device->tick();
       if (source_) {
         hierarchy_.spend(source_->tick(hierarchy_.now_ps(n)));
-        device_thread_->settle();
+        devices_.front()->settle();
       }
       next_tick_ += kTickNs >> options_.shift;
       ++ticks_;
     }
-    mirror_live();
-    if (watch_ && watch_->active()) watch_->tick(hierarchy_.counters(n, counts_->kernel), observe_device());
+    for (const auto& device : devices_) device->mirror_live();
+    if (watch_ && watch_->active()) watch_->tick(hierarchy_.counters(n, counts_->kernel), observe_devices());
     if (ticks_ % 64 == 0) publish(mailbox_->now);
     for (int half = 0; half < 2; ++half) {
       if (n >= calibrate_at_[half]) {
@@ -204,77 +256,44 @@ class Machine final : public DeviceSink, public LineObserver, public neoprof::Ri
     }
   }
 
-  // The snapshot is not mirrored into the BAR: the guest sees its own.
-  const DeviceCounters& observe_device() {
-    device_thread_->settle();
-    if (!device_enabled_) return observed_;
-    const auto field = [](uint64_t value, uint64_t mask) { return (value & mask) / (mask & -mask); };
-    device_->write(NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK, 0xff);
-    const uint64_t cfg0 = device_->read(NEOPROF_CFG0_OFFSET), cfg1 = device_->read(NEOPROF_CFG1_OFFSET);
-    const uint64_t track = field(cfg0, NEOPROF_CFG0_TRACK_MASK);
-    observed_.epochs = device_->read(NEOPROF_EPOCHS_OFFSET);
-    observed_.lost_tap = device_->read(NEOPROF_LOST_TAP_OFFSET);
-    observed_.lost_ring = device_->read(NEOPROF_LOST_RING_OFFSET);
-    observed_.lost_candidates = device_->read(NEOPROF_LOST_CANDIDATES_OFFSET);
-    observed_.saturated = device_->read(NEOPROF_SATURATED_OFFSET);
-    // A source's threshold is its own.
-    observed_.threshold = source_ ? UINT64_MAX : field(cfg0, NEOPROF_CFG0_THRESHOLD_MASK);
-    observed_.unit_shift = field(cfg1, NEOPROF_CFG1_UNIT_SIZE_MASK) == 21 ? 21 : 12;
-    observed_.counts_reads = track == 1 || track == 3 || track == 4 || track == 6;
-    observed_.counts_writes = track == 2 || track == 3 || track == 5 || track == 6;
+  // What the profilers say of themselves, all together, and what they have reported since the last call. The snapshot is
+  // not mirrored into the BARs: the guest sees its own.
+  const DeviceCounters& observe_devices() {
+    DeviceCounters sum;
+    for (size_t i = devices_.size(); i-- > 0;) {
+      BarDevice& device = *devices_[i];
+      device.settle();
+      if (device.enabled()) {
+        observed_of_[i] = device.observe_counters();
+        if (source_) observed_of_[i].threshold = UINT64_MAX;  // a source's threshold is its own
+      }
+      const DeviceCounters& one = observed_of_[i];
+      sum.lost_tap += one.lost_tap;
+      sum.lost_ring += one.lost_ring;
+      sum.lost_candidates += one.lost_candidates;
+      sum.saturated += one.saturated;
+      sum.epochs = one.epochs;  // and the rest: of the first device, which comes last
+      sum.threshold = one.threshold;
+      sum.unit_shift = one.unit_shift;
+      sum.counts_reads = one.counts_reads;
+      sum.counts_writes = one.counts_writes;
+    }
+    observed_ = sum;
+    for (uint32_t position = 0; position < by_position_.size(); ++position) {
+      for (const uint64_t unit : by_position_[position]->take_reports()) {
+        watch_->reported(hierarchy_.slow_base() +
+                         neotier_interleave_offset(&interleave_, position, unit << observed_.unit_shift));
+      }
+    }
     return observed_;
   }
 
-  void bar_access(uint32_t offset, unsigned bytes, bool is_store) {
+  void bar_access(BarDevice& device, uint32_t offset, unsigned bytes, bool is_store) {
     // Where a source stands in for the device, what it says lies in ordinary memory.
     if (!source_) hierarchy_.mmio(is_store);
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
-    if (!is_store) return;
-    device_thread_->settle();
-    // The guest's store has already landed in the shared memory: pass it on, then restore what the device says.
-    for (uint32_t word = offset & ~7u; word < offset + bytes; word += 8) {
-      uint64_t data;
-      std::memcpy(&data, bar_ + word, 8);
-      uint8_t strobe = 0;
-      for (uint32_t b = 0; b < 8; ++b) {
-        if (word + b >= offset && word + b < offset + bytes) strobe |= static_cast<uint8_t>(1u << b);
-      }
-      device_->write(word, data, strobe);
-      if (word == NEOPROF_CTRL_OFFSET || (word == NEOPROF_CFG0_OFFSET && (data & NEOPROF_CFG0_RESET_MASK))) {
-        mirror_all();
-      } else {
-        mirror_word(word);
-      }
-    }
-    mirror_live();
-  }
-
-  void mirror_word(uint32_t offset) {
-    uint64_t value = device_->read(offset);
-    if (offset == NEOPROF_ID_OFFSET && options_.fault == Fault::kMagic) value ^= 1;
-    if (offset == NEOPROF_ID_OFFSET && options_.fault == Fault::kVersion) value += uint64_t{0x0100} << 32;
-    store64(offset, value);
-  }
-
-  void mirror_live() {
-    device_->drain();
-    uint64_t ring = device_->ring();
-    if (options_.fault == Fault::kTail && ring != 0) ring |= uint64_t{0xffff} << 16;
-    const uint64_t status = device_->status();
-    device_enabled_ = (status & NEOPROF_STATUS_ENABLED_MASK) != 0;
-    store64(NEOPROF_STATUS_OFFSET, status);
-    store64(NEOPROF_RING_OFFSET, ring);
-  }
-
-  // Everything but the hotlist's entries, which the observer keeps current.
-  void mirror_all() {
-    for (uint32_t offset = 0; offset < NEOPROF_HOTLIST_OFFSET; offset += 8) mirror_word(offset);
-    for (uint32_t offset = NEOPROF_ID_OFFSET;
-         offset < NEOPROF_HISTOGRAM_OFFSET + NEOPROF_HISTOGRAM_COUNT * NEOPROF_HISTOGRAM_STRIDE; offset += 8) {
-      mirror_word(offset);
-    }
-    mirror_live();
+    if (is_store) device.store(offset, bytes);
   }
 
   void record_mark() {
@@ -305,18 +324,20 @@ class Machine final : public DeviceSink, public LineObserver, public neoprof::Ri
   Options options_;
   uint8_t* bar_;
   neotier_mailbox* mailbox_;
+  bool true_cxl_;
   Hierarchy hierarchy_;
-  std::unique_ptr<neoprof::Device> device_;
-  std::unique_ptr<DeviceThread> device_thread_;  // every other use of device_ comes after its settle()
+  std::vector<std::unique_ptr<BarDevice>> devices_;  // in the order of their BARs
+  std::vector<BarDevice*> by_position_;              // in the interleave
+  neotier_interleave interleave_{0, 8};
+  uint64_t bars_low_ = UINT64_MAX, bars_span_ = 0;  // from the lowest BAR to the end of the highest
   std::unique_ptr<HotPageSource> source_;
   InstructionCounts* counts_ = nullptr;
-  uint64_t bar_address_ = UINT64_MAX - NEOTIER_BAR_BYTES;
   uint64_t next_tick_ = 0;
   uint64_t ticks_ = 0;
-  bool device_enabled_ = false;
   uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
   std::unique_ptr<Watch> watch_;  // null unless asked for
-  DeviceCounters observed_;
+  std::array<DeviceCounters, NEOTIER_DEVICES> observed_of_;
+  DeviceCounters observed_;  // all together
 };
 
 // Never freed: QEMU calls on_exit after this library's static objects are gone.
@@ -327,9 +348,9 @@ bool instrument;
 
 void on_memory(unsigned, qemu_plugin_meminfo_t info, uint64_t va, void*) {
   const qemu_plugin_hwaddr* address = qemu_plugin_get_hwaddr(info, va);
-  if (!address || qemu_plugin_hwaddr_is_io(address)) return;
+  if (!address) return;
   machine->memory(qemu_plugin_hwaddr_phys_addr(address), va, 1u << qemu_plugin_mem_size_shift(info),
-                  qemu_plugin_mem_is_store(info));
+                  qemu_plugin_mem_is_store(info), qemu_plugin_hwaddr_is_io(address));
 }
 
 void on_translate(qemu_plugin_id_t, qemu_plugin_tb* tb);
@@ -404,7 +425,11 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
   uint64_t number = 0;
   const bool is_number = parse_number(text, number);
   if (key == "bar") {
-    options.bar_path = text;
+    options.bar_paths.emplace_back(text);
+  } else if (key == "serial" && is_number) {
+    options.serials.push_back(number);
+  } else if (key == "irq_fd" && is_number && number <= INT_MAX) {
+    options.irq_fds.push_back(static_cast<int>(number));
   } else if (key == "cxl_base" && is_number) {
     options.cxl_base = number;
   } else if (key == "cxl_size" && is_number) {
@@ -455,14 +480,22 @@ int install(qemu_plugin_id_t id, const qemu_info_t* info, int argc, char** argv)
     if (auto error = parse_option(options, argv[i])) return fail(*error);
   }
   if (auto error = check_params(options.params)) return fail(*error);
-  const int fd = open(options.bar_path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return fail("cannot open the BAR's file '" + options.bar_path + "'");
-  void* bar = mmap(nullptr, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
-  if (bar == MAP_FAILED) return fail("cannot map the BAR's file '" + options.bar_path + "'");
-
+  const size_t devices = options.bar_paths.size();
+  if (devices == 0 || devices > NEOTIER_DEVICES || (!options.serials.empty() && options.serials.size() != devices) ||
+      (!options.irq_fds.empty() && options.irq_fds.size() != devices)) {
+    return fail("needs 1 to 4 of bar=, and of serial= and irq_fd= none or as many");
+  }
+  std::vector<uint8_t*> bars;
+  for (const std::string& path : options.bar_paths) {
+    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) return fail("cannot open the BAR's file '" + path + "'");
+    void* bar = mmap(nullptr, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (bar == MAP_FAILED) return fail("cannot map the BAR's file '" + path + "'");
+    bars.push_back(static_cast<uint8_t*>(bar));
+  }
   try {
-    machine = new Machine(options, static_cast<uint8_t*>(bar));
+    machine = new Machine(options, bars);
   } catch (const std::exception& error) {
     return fail(error.what());
   }

@@ -455,6 +455,8 @@ uint64_t Model::read(uint32_t offset) {
         return straps_.peak_lines_per_tick;
       case NEOPROF_DECAY_OFFSET:
         return decay_;
+      case NEOPROF_SERIAL_OFFSET:
+        return straps_.serial;
       case NEOPROF_TICKS_OFFSET:
         return snapshot_.ticks;
       case NEOPROF_EPOCHS_OFFSET:

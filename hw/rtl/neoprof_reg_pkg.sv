@@ -163,7 +163,7 @@ package neoprof_reg_pkg;
 
   // NeoProf vendor block: identity.
   localparam logic [15:0] ID_OFFSET = 16'h9000;
-  localparam logic [63:0] ID_INIT = 64'h000001004652504e;
+  localparam logic [63:0] ID_INIT = 64'h000001014652504e;
   localparam int unsigned ID_MAGIC_MSB = 31;
   localparam int unsigned ID_MAGIC_LSB = 0;
   localparam int unsigned ID_VERSION_MSB = 47;
@@ -183,7 +183,7 @@ package neoprof_reg_pkg;
   localparam int unsigned TRACKER_CANDIDATES_MSB = 63;
   localparam int unsigned TRACKER_CANDIDATES_LSB = 32;
 
-  // Host physical address of DPA 0 (strap; on a CXL device the HDM decoder has it).
+  // Host physical address of DPA 0 (strap), where SERIAL is 0. On a CXL device the HDM decoders have it.
   localparam logic [15:0] HPA_BASE_OFFSET = 16'h9010;
   localparam logic [63:0] HPA_BASE_INIT = 64'h0000000000000000;
   localparam int unsigned HPA_BASE_ADDRESS_MSB = 63;
@@ -213,6 +213,12 @@ package neoprof_reg_pkg;
   localparam logic [63:0] DECAY_RW = 64'h000000000000000f;
   localparam int unsigned DECAY_SHIFT_MSB = 3;
   localparam int unsigned DECAY_SHIFT_LSB = 0;
+
+  // The CXL memory device that this profiler watches (strap).
+  localparam logic [15:0] SERIAL_OFFSET = 16'h9038;
+  localparam logic [63:0] SERIAL_INIT = 64'h0000000000000000;
+  localparam int unsigned SERIAL_NUMBER_MSB = 63;
+  localparam int unsigned SERIAL_NUMBER_LSB = 0;
 
   // Device time while enabled.
   localparam logic [15:0] TICKS_OFFSET = 16'h9040;

@@ -20,6 +20,7 @@ module neoprof_regs #(
   input  logic [63:0]          hpa_base_i,
   input  logic [63:0]          hpa_size_i,
   input  logic [31:0]          peak_lines_per_tick_i,
+  input  logic [63:0]          serial_i,
   // AXI4-Lite
   input  logic                 s_axil_awvalid_i,
   output logic                 s_axil_awready_o,
@@ -259,6 +260,7 @@ module neoprof_regs #(
       neoprof_reg_pkg::HPA_SIZE_OFFSET: rdata = hpa_size_i;
       neoprof_reg_pkg::PEAK_OFFSET: rdata = {32'd0, peak_lines_per_tick_i};
       neoprof_reg_pkg::DECAY_OFFSET: rdata = decay_q;
+      neoprof_reg_pkg::SERIAL_OFFSET: rdata = serial_i;
       default: begin
         if (in_bitmap_read) rdata = bitmap_q[{bitmap_read_word[1:0], 6'd0}+:64];
         if (in_hotlist) rdata = {{(64 - EntryBits) {1'b0}}, hotlist_entry_i};

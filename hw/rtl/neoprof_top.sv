@@ -24,6 +24,7 @@ module neoprof_top #(
   input  logic [63:0]            hpa_base_i,
   input  logic [63:0]            hpa_size_i,
   input  logic [31:0]            peak_lines_per_tick_i,
+  input  logic [63:0]            serial_i,
   // Requests, by channel: device physical byte addresses
   input  logic [Channels-1:0]    req_valid_i,
   input  logic [Channels-1:0]    req_write_i,
@@ -327,6 +328,7 @@ module neoprof_top #(
     .hpa_base_i,
     .hpa_size_i,
     .peak_lines_per_tick_i,
+    .serial_i,
     .s_axil_awvalid_i,
     .s_axil_awready_o,
     .s_axil_awaddr_i,

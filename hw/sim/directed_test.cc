@@ -90,18 +90,19 @@ TEST_P(Directed, ResetValuesAndIdentity) {
   EXPECT_EQ(read(NEOPROF_HPA_BASE_OFFSET), kStraps.hpa_base);
   EXPECT_EQ(read(NEOPROF_HPA_SIZE_OFFSET), kStraps.hpa_size);
   EXPECT_EQ(read(NEOPROF_PEAK_OFFSET), kStraps.peak_lines_per_tick);
+  EXPECT_EQ(read(NEOPROF_SERIAL_OFFSET), kStraps.serial);
   EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_ROWS), Mid::kParams.rows);
   EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_LOG2_WIDTH), Mid::kParams.log2_width);
   EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_CANDIDATES), Mid::kParams.hot_entries);
 }
 
 TEST_P(Directed, UnmappedReadsZeroAndIgnoresWrites) {
-  for (uint32_t offset :
-       {0x30U, 0x48U, 0x68U, 0x80U, 0x80b0U, 0x8ff8U, 0x9038U, 0x90b8U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
+  for (uint32_t offset : {0x30U, 0x48U, 0x68U, 0x80U, 0x80b0U, 0x8ff8U, 0x90b8U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
     write(offset, ~0ULL);
     EXPECT_EQ(read(offset), 0U) << std::hex << offset;
   }
-  for (uint32_t offset : {NEOPROF_CAP0_OFFSET, NEOPROF_ID_OFFSET, NEOPROF_TICKS_OFFSET, NEOPROF_HOTLIST_OFFSET}) {
+  for (uint32_t offset :
+       {NEOPROF_CAP0_OFFSET, NEOPROF_ID_OFFSET, NEOPROF_SERIAL_OFFSET, NEOPROF_TICKS_OFFSET, NEOPROF_HOTLIST_OFFSET}) {
     const uint64_t before = read(offset);
     write(offset, ~0ULL);
     EXPECT_EQ(read(offset), before) << std::hex << offset;

@@ -14,6 +14,7 @@ struct Straps {
   uint64_t hpa_base = 0;             // bytes; host physical address of DPA 0
   uint64_t hpa_size = 0;             // bytes
   uint32_t peak_lines_per_tick = 0;  // 64-byte requests the memory can serve in 100 us
+  uint64_t serial = 0;               // of the CXL memory device; 0: none
 };
 
 // Receives what the device changes by itself, in the order in which it changes it, during access, tick, write and

@@ -24,6 +24,7 @@ class RtlDriver final : public Device {
     top.hpa_base_i = straps.hpa_base;
     top.hpa_size_i = straps.hpa_size;
     top.peak_lines_per_tick_i = straps.peak_lines_per_tick;
+    top.serial_i = straps.serial;
     top.s_axil_bready_i = 1;
     top.s_axil_rready_i = 1;
     // rst_ni has to fall: the RTL is sensitive to the edge.

@@ -48,7 +48,7 @@ struct Full {  // as shipped
 template <class Rig>
 using Rtl = RtlDriver<typename Rig::Top, Rig::kParams.channels>;
 
-inline constexpr Straps kStraps{0x1'0000'0000ULL, 0x10'0000'0000ULL, 40'000};
+inline constexpr Straps kStraps{0x1'0000'0000ULL, 0x10'0000'0000ULL, 40'000, 0x1122'3344'5566'7788ULL};
 
 using RingLog = std::vector<std::pair<uint32_t, uint64_t>>;
 class Recorder final : public RingObserver {

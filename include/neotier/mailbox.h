@@ -17,7 +17,8 @@ extern "C" {
 #define NEOTIER_MAILBOX_OFFSET 0x40000u       /* in the BAR; registers are below 0x10000 */
 #define NEOTIER_HOTSET_OFFSET 0x80000u        /* in the BAR: bitmap of pages for NEOTIER_OP_HOTSET */
 #define NEOTIER_HOTSET_BYTES 0x80000u         /* 4 Mi pages: a table of 16 GiB */
-#define NEOTIER_MAILBOX_VERSION 2u
+#define NEOTIER_MAILBOX_VERSION 3u
+#define NEOTIER_DEVICES 4u               /* memory devices with a profiler, at most */
 #define NEOTIER_MARKS 2048u
 #define NEOTIER_REPORT_BYTES 32768u
 
@@ -27,13 +28,14 @@ extern "C" {
  */
 #define NEOTIER_MARK_MAGIC 0x4e540000u
 enum neotier_op {
-	NEOTIER_OP_BAR = 1,        /* init: arg[0] = guest-physical address of the BAR */
+	NEOTIER_OP_BAR = 1,        /* init: arg[0] = guest-physical address of the BAR of device arg[1] */
 	NEOTIER_OP_INSTRUMENT = 2, /* init: see every memory access from here on */
 	NEOTIER_OP_ROI_BEGIN = 3,  /* init: the region of interest begins; arg[0] = CLOCK_MONOTONIC_RAW ns */
 	NEOTIER_OP_ROI_END = 4,    /* init: it ends; arg[0] likewise */
 	NEOTIER_OP_MARK = 5,       /* program: record the counters; arg[1] = kind, arg[2] = value */
 	NEOTIER_OP_HOTSET = 6,     /* program: arg[1] = address of page 0, arg[2] = pages; bitmap at NEOTIER_HOTSET_OFFSET */
 	NEOTIER_OP_MOVED = 7,      /* init: arg[3] = pages promoted so far, low 32 bits, and demoted, high 32 bits */
+	NEOTIER_OP_REGION = 8,     /* init: the CXL region has been made; `region` says where */
 	NR_NEOTIER_OP
 };
 #define NEOTIER_MARK_OP(op)                                                                      \
@@ -62,6 +64,18 @@ struct neotier_counters {
 	uint64_t bar_reads, bar_writes;
 };
 
+/* Requests to one memory device since instrumentation began; monotonic. */
+struct neotier_device_counters {
+	uint64_t reads, writes;
+};
+
+/* A CXL region, as the guest's kernel set it up. */
+struct neotier_region {
+	uint64_t base, size;          /* host-physical, bytes */
+	uint32_t ways, granularity;   /* bytes */
+	uint64_t serial[NEOTIER_DEVICES]; /* by position in the interleave */
+};
+
 struct neotier_mark_record {
 	uint64_t kind, value;
 	uint64_t instructions, modelled_ps, fills[2], stall_ps[2];
@@ -80,6 +94,7 @@ struct neotier_mailbox {
 	uint64_t guest_ns[2];         /* CLOCK_MONOTONIC_RAW at ROI begin and end */
 	uint64_t free_bytes[2];       /* of nodes 0 and 1 at ROI begin */
 	char message[512];
+	struct neotier_region region; /* machine `cxl` only */
 
 	/* plugin */
 	struct neotier_counters begin, end, now;
@@ -87,7 +102,8 @@ struct neotier_mailbox {
 	uint32_t roi_state;           /* 0 before, 1 inside, 2 after */
 	uint32_t nr_marks;
 	uint64_t lost_marks;
-	uint64_t device_cycles;       /* clocks of the Verilated device since power-on */
+	uint64_t device_cycles;       /* clocks of the Verilated devices since power-on */
+	struct neotier_device_counters device[2][NEOTIER_DEVICES]; /* at ROI begin and end, in the order of their BARs */
 	uint64_t host_ns[2];          /* host's monotonic clock at ROI begin and end: for speed, never for figures */
 	struct neotier_mark_record mark[NEOTIER_MARKS];
 

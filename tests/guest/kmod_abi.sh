@@ -67,7 +67,7 @@ knob enabled 1
 rw enabled 0 0 2 -1 yes
 rw dry_run 1 1 2 x
 rw quota_mb_per_s 77 77 1048577 -1 ""
-rw period_us 250 250 99 1000001 5ms
+rw period_us 250 250 99 60000001 5ms
 rw decide_interval_ms 50 50 0 60001 x
 rw headroom_pages 4096 4096 2147483648 x
 rw batch 512 512 0 513
@@ -93,6 +93,12 @@ rw device0/track reads "[reads] writes all" none
 rw device0/downsampling 16 16 0 3 32769
 rw device0/random_downsampling 1 1 2
 rw device0/decay_shift 1 1 16 x
+rw device0/fill_level 100 100 0 65536 x
+if grep -q neotier /proc/interrupts; then
+	rw device0/irq 1 1 2 -1
+else
+	rw device0/irq 0 0 1 2 -1
+fi
 
 usleep 300000
 [ "$(stat decisions)" -gt 0 ] && ok "the policy decides" || not_ok "the policy decides"

@@ -46,7 +46,7 @@ constexpr uint32_t kCalibrationShift = 1;
 
 struct Arguments {
   RunOptions run;
-  std::string dram = "256M", cxl = "512M", thp = "never";
+  std::string dram = "256M", cxl = "512M", thp = "never", machine = "numa";
   std::vector<std::string> model, files, policies;
   int shift = -1;
   uint64_t jobs = std::max(1u, std::thread::hardware_concurrency());
@@ -141,6 +141,8 @@ RunOptions finish_options(Arguments& arguments) {
     }
     options.files.emplace_back(file.substr(0, colon), file.substr(colon + 1));
   }
+  if (arguments.machine == "cxl") options.machine.kind = hil::MachineKind::kCxl;
+  hil::check_machine(options);
   if (arguments.shift >= 0) options.shift = static_cast<uint32_t>(arguments.shift);
   return options;
 }
@@ -188,7 +190,7 @@ int run_command(Arguments& arguments) {
   prepare(arguments);
   const RunOptions options = finish_options(arguments);
   hil::find_policy(options.policy);
-  const Installation installation = Installation::find();
+  const Installation installation = Installation::find(options.kernel);
   WorkDirectory work(arguments.directory);
   const uint32_t shift = choose_shift(installation, options, work.path());
   auto runs = run_all(installation, {{options, shift}}, 1, work.path());
@@ -208,7 +210,7 @@ int compare_command(Arguments& arguments) {
   prepare(arguments);
   const RunOptions options = finish_options(arguments);
   for (const std::string& policy : arguments.policies) hil::find_policy(policy);
-  const Installation installation = Installation::find();
+  const Installation installation = Installation::find(options.kernel);
   WorkDirectory work(arguments.directory);
   const uint32_t shift = choose_shift(installation, options, work.path());
   std::vector<Job> jobs;
@@ -265,6 +267,20 @@ int params_command(bool json) {
 void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--dram", a.dram, "DRAM that is free when the program starts")->capture_default_str();
   command.add_option("--cxl", a.cxl, "CXL memory")->capture_default_str();
+  command.add_option("--machine", a.machine, "numa: fast, for figures; cxl: true CXL topology, slow, for function")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"numa", "cxl"}));
+  command.add_option("--cxl-devices", a.run.machine.devices, "cxl: type-3 devices, interleaved")
+      ->capture_default_str()
+      ->check(CLI::IsMember({1, 2, 4}));
+  command
+      .add_option("--cxl-granularity", a.run.machine.granularity, "cxl: bytes of a device before the next one's turn")
+      ->capture_default_str()
+      ->check(CLI::IsMember({256, 512, 1024, 2048, 4096, 8192, 16384}));
+  command.add_flag("--interrupts", a.run.machine.interrupts, "the device interrupts by MSI-X; the driver uses it");
+  command.add_option("--kernel", a.run.kernel, "series of the guest's kernel; 6.1: promotion alone, no figures")
+      ->capture_default_str()
+      ->check(CLI::IsMember(std::vector<std::string>(hil::kKernels.begin(), hil::kKernels.end())));
   command.add_option("--thp", a.thp, "transparent huge pages")
       ->capture_default_str()
       ->check(CLI::IsMember({"never", "madvise", "always"}));

@@ -67,7 +67,7 @@ Json to_json(const RunResult& run) {
   Json json;
   json["program"] = run.options.program;
   json["policy"] = run.options.policy;
-  json["machine"] = "numa";
+  json["machine"] = to_string(run.options.machine.kind);
   json["kernel"] = run.kernel_release;
   json["seed"] = run.options.seed;
   json["thp"] = to_string(run.options.thp);
@@ -99,6 +99,17 @@ Json to_json(const RunResult& run) {
                       {"cxl", (e.stall_ps[1] - b.stall_ps[1]) / 1000}};
   json["device_requests"] = {{"reads", e.device_reads - b.device_reads}, {"writes", e.device_writes - b.device_writes}};
   json["register_accesses"] = {{"reads", e.bar_reads - b.bar_reads}, {"writes", e.bar_writes - b.bar_writes}};
+  if (run.options.machine.kind == MachineKind::kCxl) {
+    Json devices = Json::array();
+    for (size_t i = 0; i < run.devices.size(); ++i) {
+      devices.push_back({{"reads", run.devices[i].reads}, {"writes", run.devices[i].writes}});
+    }
+    json["cxl"] = {{"devices", devices},
+                   {"ways", run.region.ways},
+                   {"granularity", run.region.granularity},
+                   {"hpa_base", run.region.base},
+                   {"bytes", run.region.size}};
+  }
   json["free_bytes"] = {{"dram", run.free_bytes[0]}, {"cxl", run.free_bytes[1]}};
   Json params;
   for (const ParamInfo& info : param_table()) params[std::string(info.name)] = run.options.params.*info.field;

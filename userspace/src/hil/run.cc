@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hil/run.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -50,15 +49,19 @@ uint64_t node0_bytes(uint64_t dram_bytes, uint64_t initramfs_bytes) {
   return (bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB);
 }
 
-struct Layout {
-  uint64_t node0, node1, below_4g, cxl_base;
-};
+// In the order in which they are loaded. cxl_core and cxl_port are built into Debian's kernel.
+constexpr std::array kCxlModules = {"drivers/dax/device_dax.ko.xz", "drivers/dax/kmem.ko.xz",
+                                    "drivers/dax/dax_cxl.ko.xz",    "drivers/cxl/cxl_acpi.ko.xz",
+                                    "drivers/cxl/cxl_mem.ko.xz",    "drivers/cxl/cxl_pci.ko.xz"};
 
-// q35 puts `max-ram-below-4g` bytes under 4 GiB and the rest above it: with node 0 below (or reaching above), node 1 is
-// one piece.
-Layout layout(uint64_t node0, uint64_t node1) {
-  const uint64_t below = std::min<uint64_t>(node0, 2048 * kMiB);
-  return {node0, node1, below, (4096 * kMiB) + (node0 - below)};
+std::string guest_path_of(std::string_view kernel_module) {
+  return fmt::format("/neotier/{}", fs::path(kernel_module).filename().string());
+}
+
+std::string cxl_config(const MachineOptions& machine) {
+  std::string text = fmt::format("cxl_devices {}\ncxl_granularity {}\n", machine.devices, machine.granularity);
+  for (const std::string_view name : kCxlModules) text += fmt::format("cxl_module {}\n", guest_path_of(name));
+  return text;
 }
 
 void check_lines(const std::vector<std::string>& texts, std::string_view what) {
@@ -74,7 +77,7 @@ PolicyMachine policy_machine(const RunOptions& options, const Layout& map) {
   PolicyMachine machine{options.thp, options.dram_bytes + options.cxl_bytes, {}};
   machine.node[0].push_back({0, map.below_4g});
   if (map.node0 > map.below_4g) machine.node[0].push_back({4096 * kMiB, map.node0 - map.below_4g});
-  machine.node[1].push_back({map.cxl_base, map.node1});
+  machine.node[1].push_back({map.numa_base, map.slow});
   return machine;
 }
 
@@ -82,7 +85,13 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
                          const std::vector<std::string>& arguments) {
   const uint64_t dram = policy.all_dram ? options.dram_bytes + options.cxl_bytes : options.dram_bytes;
   std::string text = fmt::format("dram_bytes {}\n", dram);
-  for (const std::string& line : policy_settings(policy, policy_machine(options, map), options.knobs)) {
+  if (options.machine.kind == MachineKind::kCxl) text += cxl_config(options.machine);
+  std::vector<std::string> knobs;
+  if (options.machine.interrupts) {
+    for (uint32_t i = 0; i < options.machine.devices; ++i) knobs.push_back(fmt::format("device{}/irq=1", i));
+  }
+  knobs.insert(knobs.end(), options.knobs.begin(), options.knobs.end());
+  for (const std::string& line : policy_settings(policy, policy_machine(options, map), knobs)) {
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
@@ -123,6 +132,11 @@ std::pair<Initramfs, std::vector<std::string>> build_initramfs(const Installatio
   archive.add_text("/etc/hosts", "127.0.0.1 localhost\n", 0644);
   archive.add_file(installation.init, "/init");
   if (fs::exists(installation.module)) archive.add_file(installation.module, "/neotier/neotier.ko");
+  if (options.machine.kind == MachineKind::kCxl) {
+    for (const std::string_view name : kCxlModules) {
+      archive.add_file(installation.kernel_modules / name, guest_path_of(name));
+    }
+  }
   std::vector<std::string> arguments = options.program;
   if (is_shell_line(options.program)) {
     arguments = {archive.add_program("/bin/sh"), "-c", options.program.front()};
@@ -164,82 +178,6 @@ std::string watch_arguments(const RunOptions& options, const fs::path& directory
   return text;
 }
 
-// What makes a run repeat: one vCPU thread, instruction-counted time, fixed seeds and clocks, no input from the host
-// (DESIGN: icount). String instructions are off since the kernel's would be emulated byte by byte.
-std::vector<std::string> qemu_command(const Installation& installation, const RunOptions& options, const Layout& map,
-                                      uint32_t shift, const fs::path& directory, const fs::path& bar,
-                                      const Policy& policy, uint64_t calibrate) {
-  std::string plugin = fmt::format("{},bar={},cxl_base={:#x},cxl_size={:#x},shift={},device={},fault={},ideal={}",
-                                   installation.plugin.string(), bar.string(), map.cxl_base, map.node1, shift,
-                                   options.device, options.fault, policy.ideal ? 1 : 0);
-  if (!policy.source.empty()) plugin += fmt::format(",source={},dram_bytes={}", policy.source, options.dram_bytes);
-  if (calibrate != 0) plugin += fmt::format(",calibrate={}", calibrate);
-  plugin += watch_arguments(options, directory);
-  for (const ParamInfo& info : param_table()) plugin += fmt::format(",{}={}", info.name, options.params.*info.field);
-  const auto hmat = [](int target, const char* type, const std::string& value) {
-    return fmt::format("hmat-lb,initiator=0,target={},hierarchy=memory,data-type=access-{},{}={}", target, type, type,
-                       value);
-  };
-  const Params& p = options.params;
-  return {"qemu-system-x86_64",
-          "-accel",
-          "tcg,thread=single",
-          "-machine",
-          fmt::format("q35,hmat=on,hpet=off,max-ram-below-4g={}", map.below_4g),
-          "-cpu",
-          "max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off",
-          "-smp",
-          "1",
-          "-m",
-          fmt::format("{}M", (map.node0 + map.node1) / kMiB),
-          "-icount",
-          fmt::format("shift={},sleep=off", shift),
-          "-seed",
-          std::to_string(options.seed),
-          "-rtc",
-          "base=2026-01-01T00:00:00,clock=vm",
-          "-nodefaults",
-          "-display",
-          "none",
-          "-monitor",
-          "none",
-          "-no-reboot",
-          "-serial",
-          fmt::format("file:{}", (directory / "console.log").string()),
-          "-serial",
-          fmt::format("file:{}", (directory / "output.log").string()),
-          "-object",
-          fmt::format("memory-backend-ram,id=m0,size={}", map.node0),
-          "-object",
-          fmt::format("memory-backend-ram,id=m1,size={}", map.node1),
-          "-numa",
-          "node,nodeid=0,memdev=m0,cpus=0",
-          "-numa",
-          "node,nodeid=1,memdev=m1,initiator=0",
-          "-numa",
-          hmat(0, "latency", std::to_string(p.dram_ns)),
-          "-numa",
-          hmat(0, "bandwidth", fmt::format("{}M", p.dram_mb_s)),
-          "-numa",
-          hmat(1, "latency", std::to_string(p.cxl_ns)),
-          "-numa",
-          hmat(1, "bandwidth", fmt::format("{}M", p.cxl_mb_s)),
-          "-object",
-          fmt::format("memory-backend-file,id=bar,size={},share=on,mem-path={}", NEOTIER_BAR_BYTES, bar.string()),
-          "-device",
-          "ivshmem-plain,memdev=bar,addr=3",
-          "-kernel",
-          installation.kernel_image.string(),
-          "-initrd",
-          (directory / "initramfs.cpio").string(),
-          "-append",
-          "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off "
-          "random.trust_bootloader=off swiotlb=noforce mitigations=off iomem=relaxed " +
-              kernel_arguments(options.thp),
-          "-plugin",
-          plugin};
-}
-
 // The last line of the console log that says why a kernel died, or nothing.
 std::string last_words(const std::string& console) {
   for (const char* text : {"Kernel panic - not syncing", "BUG:", "Oops:", "general protection fault"}) {
@@ -257,35 +195,49 @@ bool is_shell_line(const std::vector<std::string>& program) {
          !fs::exists(program.front());
 }
 
-Installation Installation::find() {
+Installation Installation::find(const std::string& kernel) {
   Installation found;
   const fs::path bin = fs::read_symlink("/proc/self/exe").parent_path();
   const char* build = std::getenv("NEOTIER_BUILD");
   const fs::path root = build ? fs::path(build) : bin.parent_path();
   found.plugin = bin / "neotier-plugin.so";
   found.init = bin / "neotier-init";
-  found.module = root / "kmod" / "neotier.ko";
+  found.module = root / (kernel == kKernels.front() ? "kmod" : fmt::format("kmod-{}", kernel)) / "neotier.ko";
   for (const fs::path& piece : {found.plugin, found.init}) {
     if (!fs::exists(piece)) throw std::runtime_error(fmt::format("{} is missing; run 'make build'", piece.string()));
   }
-  const fs::path boot = root / "guest-kernel" / "boot";
-  if (fs::is_directory(boot)) {
-    for (const auto& entry : fs::directory_iterator(boot)) {
-      const std::string name = entry.path().filename();
-      if (name.starts_with("vmlinuz-")) {
-        found.kernel_image = entry.path();
-        found.kernel_release = name.substr(8);
-      }
+  const fs::path kernels = root / "guest-kernel";
+  if (fs::is_directory(kernels)) {
+    for (const auto& entry : fs::directory_iterator(kernels)) {
+      const std::string release = entry.path().filename();
+      const fs::path image = entry.path() / "boot" / ("vmlinuz-" + release);
+      if (!release.starts_with(kernel + ".") || !fs::exists(image)) continue;
+      found.kernel_image = image;
+      found.kernel_modules = entry.path() / "lib" / "modules" / release / "kernel";
+      found.kernel_release = release;
     }
   }
   if (found.kernel_image.empty()) {
     throw std::runtime_error(fmt::format(
-        "no guest kernel in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)",
-        boot.string()));
+        "no guest kernel {} in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)",
+        kernel, kernels.string()));
   }
   // Shared memory that no disk has to follow.
   found.bar_directory = fs::is_directory("/dev/shm") && access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "";
   return found;
+}
+
+void check_machine(const RunOptions& options) {
+  const MachineOptions& machine = options.machine;
+  if (machine.kind == MachineKind::kNuma &&
+      (machine.devices != 1 || machine.granularity != MachineOptions{}.granularity)) {
+    throw std::runtime_error("--cxl-devices and --cxl-granularity are of --machine cxl");
+  }
+  if (machine.kind == MachineKind::kCxl && options.kernel != kKernels.front()) {
+    throw std::runtime_error(fmt::format(
+        "--machine cxl needs kernel {}: Debian's {} cannot make system memory of a CXL region (no DEV_DAX_CXL)",
+        kKernels.front(), options.kernel));
+  }
 }
 
 Run::Run(const Installation& installation, RunOptions options, uint32_t shift, const fs::path& directory,
@@ -300,6 +252,12 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
     throw std::runtime_error(
         fmt::format("policy '{}' needs {}; run 'make build'", options_.policy, installation_.module.string()));
   }
+  if (options_.machine.kind == MachineKind::kCxl && (policy.damon || !policy.source.empty())) {
+    throw std::runtime_error(fmt::format(
+        "policy '{}' has to know where the CXL memory lies before the guest has made its region: use --machine "
+        "numa",
+        options_.policy));
+  }
   if (auto error = check_params(options_.params)) throw std::runtime_error(*error);
   if (options_.dram_bytes < 64 * kMiB || options_.cxl_bytes < 64 * kMiB || options_.dram_bytes > 1024 * 1024 * kMiB ||
       options_.cxl_bytes > 1024 * 1024 * kMiB) {
@@ -308,31 +266,44 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   fs::create_directories(directory_);
   auto [archive, arguments] = build_initramfs(installation_, options_);
   const uint64_t dram = options_.dram_bytes + (policy.all_dram ? options_.cxl_bytes : 0);
-  const uint64_t cxl = options_.cxl_bytes + (policy.all_cxl ? options_.dram_bytes : 0);
-  const Layout map = layout(node0_bytes(dram, archive.bytes()), (cxl + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB));
+  const bool true_cxl = options_.machine.kind == MachineKind::kCxl;
+  const uint64_t page_array = true_cxl ? options_.cxl_bytes / 32 : 0;
+  const uint64_t cxl =
+      policy.all_cxl ? next_capacity(options_.machine, options_.cxl_bytes + options_.dram_bytes) : options_.cxl_bytes;
+  const Layout map = layout(options_.machine, node0_bytes(dram + page_array, archive.bytes()), cxl);
   archive.add_text("/neotier.conf", guest_config(options_, policy, map, arguments), 0644);
   archive.write(directory_ / "initramfs.cpio");
 
-  bar_file_ = (installation_.bar_directory.empty() ? directory_ : installation_.bar_directory) /
-              fmt::format("neotier-bar.{}.{:x}", getpid(), steady_ns());
-  const int fd = open(bar_file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0 || ftruncate(fd, NEOTIER_BAR_BYTES) != 0) {
-    throw std::runtime_error(fmt::format("cannot create {}: {}", bar_file_.string(), std::strerror(errno)));
-  }
-  bar_ = mmap(nullptr, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
-  if (bar_ == MAP_FAILED) throw std::runtime_error(fmt::format("cannot map {}", bar_file_.string()));
-  mailbox_ = reinterpret_cast<neotier_mailbox*>(static_cast<uint8_t*>(bar_) + NEOTIER_MAILBOX_OFFSET);
+  bars_.emplace(installation_.bar_directory.empty() ? directory_ : installation_.bar_directory,
+                options_.machine.devices, options_.machine.interrupts);
   started_ns_ = steady_ns();
-  qemu_.emplace(qemu_command(installation_, options_, map, shift_, directory_, bar_file_, policy, calibrate_),
-                directory_ / "qemu.log");
+  std::string plugin =
+      fmt::format(",device={},fault={},ideal={}", options_.device, options_.fault, policy.ideal ? 1 : 0);
+  if (!policy.source.empty()) {
+    plugin += fmt::format(",source={},dram_bytes={}", policy.source, options_.dram_bytes);
+  }
+  if (calibrate_ != 0) plugin += fmt::format(",calibrate={}", calibrate_);
+  plugin += watch_arguments(options_, directory_);
+  const QemuPlan plan{.machine = options_.machine,
+                      .layout = map,
+                      .params = options_.params,
+                      .shift = shift_,
+                      .seed = options_.seed,
+                      .kernel_image = installation_.kernel_image,
+                      .initramfs = directory_ / "initramfs.cpio",
+                      .console_log = directory_ / "console.log",
+                      .output_log = directory_ / "output.log",
+                      .kernel_arguments = kernel_arguments(options_.thp),
+                      .plugin = installation_.plugin,
+                      .plugin_options = plugin};
+  qemu_.emplace(qemu_command(plan, *bars_), directory_ / "qemu.log", bars_->inherited());
+  bars_->started();
 }
 
 Run::~Run() {
   qemu_.reset();
-  if (bar_ && bar_ != MAP_FAILED) munmap(bar_, NEOTIER_BAR_BYTES);
+  bars_.reset();
   std::error_code ignored;
-  fs::remove(bar_file_, ignored);
   fs::remove(directory_ / "initramfs.cpio", ignored);
   if (!options_.record.empty()) {
     fs::remove(unfinished_trace(options_.record), ignored);
@@ -477,6 +448,11 @@ RunResult Run::result() {
     }
     return static_cast<uint64_t>(std::max<int64_t>(total, 0));
   };
+  for (uint32_t i = 0; i < options_.machine.devices; ++i) {
+    r.devices.push_back(
+        {box->device[1][i].reads - box->device[0][i].reads, box->device[1][i].writes - box->device[0][i].writes});
+  }
+  r.region = box->region;
   r.promoted_pages = sum(promotion_counters());
   r.demoted_pages = sum(demotion_counters());
   if (options_.timeline || !options_.record.empty()) read_watched(r);

@@ -2,6 +2,7 @@
 // One run of a program on the emulated machine, from its initramfs to its figures.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -9,8 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "hil/machine.h"
 #include "hil/model/params.h"
 #include "hil/policy.h"
 #include "neotier/mailbox.h"
@@ -18,16 +21,21 @@
 
 namespace neotier::hil {
 
+// Series of the kernels that a guest can boot; the first is the default, and has everything.
+constexpr std::array<std::string_view, 2> kKernels = {"6.12", "6.1"};
+
 // Where the installation's pieces lie: beside the executable, in the build tree.
 struct Installation {
-  std::filesystem::path plugin, init, module, kernel_image, bar_directory;
+  std::filesystem::path plugin, init, module, kernel_image, kernel_modules, bar_directory;
   std::string kernel_release;
-  // Throws std::runtime_error naming what is missing and the command that makes it.
-  static Installation find();
+  // `kernel`: one of kKernels. Throws std::runtime_error naming what is missing and the command that makes it.
+  static Installation find(const std::string& kernel = std::string(kKernels.front()));
 };
 
 struct RunOptions {
   std::string policy = "neotier";
+  MachineOptions machine;
+  std::string kernel{kKernels.front()};
   uint64_t dram_bytes = 256ull << 20;  // free when the program starts
   uint64_t cxl_bytes = 512ull << 20;
   Thp thp = Thp::kNever;
@@ -51,6 +59,9 @@ struct RunOptions {
   std::vector<std::string> program;  // and its arguments; or one shell line, see is_shell_line()
 };
 
+// Throws std::runtime_error in one line where options of the machine contradict each other.
+void check_machine(const RunOptions& options);
+
 // Whether PROGRAM is a line for the guest's shell: a single argument that has a space or a shell's special character in
 // it and is no file's name.
 bool is_shell_line(const std::vector<std::string>& program);
@@ -71,6 +82,8 @@ struct RunResult {
   uint64_t guest_ns = 0, modelled_ns = 0, idle_ns = 0;
   uint64_t free_bytes[2] = {0, 0};
   neotier_counters begin{}, end{};
+  std::vector<neotier_device_counters> devices;  // requests over the ROI, by the order of their root ports
+  neotier_region region{};                       // machine cxl
   std::vector<Mark> marks;
   std::map<std::string, int64_t> guest;  // counters of the guest's kernel and of neotier.ko over the ROI
   uint64_t promoted_pages = 0, demoted_pages = 0;
@@ -99,7 +112,7 @@ class Run {
   std::optional<uint32_t> calibrated_shift() const;
 
  private:
-  const neotier_mailbox& mailbox() const { return *mailbox_; }
+  const neotier_mailbox& mailbox() const { return *bars_->mailbox(); }
   std::string verdict();
   void read_watched(RunResult& result);
 
@@ -107,9 +120,8 @@ class Run {
   RunOptions options_;
   uint32_t shift_;
   uint64_t calibrate_;
-  std::filesystem::path directory_, bar_file_;
-  neotier_mailbox* mailbox_ = nullptr;
-  void* bar_ = nullptr;
+  std::filesystem::path directory_;
+  std::optional<Bars> bars_;
   std::optional<Child> qemu_;
   uint64_t started_ns_ = 0;
   bool timed_out_ = false;

@@ -17,7 +17,7 @@ namespace neotier {
 namespace {
 
 // Only async-signal-safe calls happen between fork and exec.
-pid_t spawn(const std::vector<std::string>& argv, int output) {
+pid_t spawn(const std::vector<std::string>& argv, int output, const std::vector<int>& inherit) {
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
@@ -31,6 +31,7 @@ pid_t spawn(const std::vector<std::string>& argv, int output) {
     dup2(null, 0);
     dup2(output, 1);
     dup2(output, 2);
+    for (const int descriptor : inherit) fcntl(descriptor, F_SETFD, 0);
     execvp(pointers[0], pointers.data());
     dprintf(2, "cannot run %s: %s\n", pointers[0], std::strerror(errno));
     _exit(127);
@@ -43,7 +44,7 @@ pid_t spawn(const std::vector<std::string>& argv, int output) {
 CommandResult run_command(const std::vector<std::string>& argv) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(fmt::format("pipe: {}", std::strerror(errno)));
-  const pid_t pid = spawn(argv, ends[1]);
+  const pid_t pid = spawn(argv, ends[1], {});
   close(ends[1]);
   CommandResult result;
   char buffer[4096];
@@ -61,10 +62,10 @@ CommandResult run_command(const std::vector<std::string>& argv) {
   return result;
 }
 
-Child::Child(const std::vector<std::string>& argv, const std::filesystem::path& log) {
+Child::Child(const std::vector<std::string>& argv, const std::filesystem::path& log, const std::vector<int>& inherit) {
   const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (output < 0) throw std::runtime_error(fmt::format("cannot write {}: {}", log.string(), std::strerror(errno)));
-  pid_ = spawn(argv, output);
+  pid_ = spawn(argv, output, inherit);
   close(output);
 }
 

@@ -22,8 +22,9 @@ CommandResult run_command(const std::vector<std::string>& argv);
 // A child that is killed when its owner goes. Movable, not copyable. Not thread-safe.
 class Child {
  public:
-  // Standard input is /dev/null; output and error go to `log`. Throws std::runtime_error.
-  Child(const std::vector<std::string>& argv, const std::filesystem::path& log);
+  // Standard input is /dev/null; output and error go to `log`. The descriptors in `inherit` stay open in the child,
+  // under the same numbers. Throws std::runtime_error.
+  Child(const std::vector<std::string>& argv, const std::filesystem::path& log, const std::vector<int>& inherit = {});
   Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
   Child& operator=(Child&&) = delete;
   ~Child();

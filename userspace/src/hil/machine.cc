@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hil/machine.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+namespace neotier::hil {
+
+namespace {
+
+constexpr uint64_t kMiB = 1ull << 20;
+constexpr uint64_t kCxlUnit = 256 * kMiB;  // of a type-3 device's capacity and of a fixed memory window
+constexpr int kFirstSlot = 3;              // of the profilers' PCI functions: the guest finds them in this order
+
+uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::runtime_error(fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+// One message of the ivshmem client protocol (QEMU documentation, docs/specs/ivshmem-spec.rst): a number, and a
+// descriptor or none (-1).
+void send_message(int socket, int64_t number, int descriptor) {
+  iovec data{&number, sizeof number};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptor)] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  }
+  if (sendmsg(socket, &message, MSG_NOSIGNAL) != sizeof number) fail("cannot hand an ivshmem message to QEMU");
+}
+
+void close_all(std::vector<int>& descriptors) {
+  for (const int descriptor : descriptors) close(descriptor);
+  descriptors.clear();
+}
+
+std::vector<std::string> numa_arguments(const QemuPlan& plan) {
+  const Params& p = plan.params;
+  const auto hmat = [](int target, const char* type, const std::string& value) {
+    return fmt::format("hmat-lb,initiator=0,target={},hierarchy=memory,data-type=access-{},{}={}", target, type, type,
+                       value);
+  };
+  return {"-object", fmt::format("memory-backend-ram,id=m1,size={}", plan.layout.slow),
+          "-numa",   "node,nodeid=0,memdev=m0,cpus=0",
+          "-numa",   "node,nodeid=1,memdev=m1,initiator=0",
+          "-numa",   hmat(0, "latency", std::to_string(p.dram_ns)),
+          "-numa",   hmat(0, "bandwidth", fmt::format("{}M", p.dram_mb_s)),
+          "-numa",   hmat(1, "latency", std::to_string(p.cxl_ns)),
+          "-numa",   hmat(1, "bandwidth", fmt::format("{}M", p.cxl_mb_s))};
+}
+
+std::vector<std::string> cxl_arguments(const QemuPlan& plan) {
+  std::vector<std::string> arguments = {"-numa", "node,nodeid=0,memdev=m0,cpus=0", "-device",
+                                        "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl,addr=2"};
+  const uint64_t each = plan.layout.slow / plan.layout.serials.size();
+  for (size_t i = 0; i < plan.layout.serials.size(); ++i) {
+    arguments.insert(arguments.end(),
+                     {"-object", fmt::format("memory-backend-ram,id=cxlmem{},size={}", i, each), "-device",
+                      fmt::format("cxl-rp,port={},bus=cxl,id=rp{},chassis=0,slot={}", i, i, i + 1), "-device",
+                      fmt::format("cxl-type3,bus=rp{},volatile-memdev=cxlmem{},id=type3-{},sn={}", i, i, i,
+                                  plan.layout.serials[i])});
+  }
+  arguments.insert(arguments.end(), {"-machine", fmt::format("cxl-fmw.0.targets.0=cxl,cxl-fmw.0.size={}M",
+                                                             round_up(plan.layout.slow, kCxlUnit) / kMiB)});
+  return arguments;
+}
+
+}  // namespace
+
+std::string_view to_string(MachineKind kind) { return kind == MachineKind::kCxl ? "cxl" : "numa"; }
+
+uint64_t next_capacity(const MachineOptions& machine, uint64_t bytes) {
+  return round_up(bytes, machine.kind == MachineKind::kCxl ? kCxlUnit * machine.devices : 64 * kMiB);
+}
+
+Layout layout(const MachineOptions& machine, uint64_t node0_bytes, uint64_t slow_bytes) {
+  Layout map;
+  map.node0 = node0_bytes;
+  map.below_4g = std::min<uint64_t>(node0_bytes, 2048 * kMiB);
+  if (machine.kind == MachineKind::kNuma) {
+    map.slow = next_capacity(machine, slow_bytes);
+    // q35 puts `max-ram-below-4g` bytes under 4 GiB and the rest above it: with node 0 below (or reaching above), node
+    // 1 is one piece.
+    map.numa_base = (4096 * kMiB) + (node0_bytes - map.below_4g);
+    return map;
+  }
+  if (const uint64_t next = next_capacity(machine, slow_bytes); next != slow_bytes) {
+    throw std::runtime_error(fmt::format(
+        "--cxl {}M: {} type-3 device{} come in multiples of {}M together; the next is {}M", slow_bytes / kMiB,
+        machine.devices, machine.devices == 1 ? "" : "s", kCxlUnit * machine.devices / kMiB, next / kMiB));
+  }
+  map.slow = slow_bytes;
+  map.numa_base = 0;
+  for (uint64_t i = 0; i < machine.devices; ++i) map.serials.push_back(0x4e540001 + i);
+  return map;
+}
+
+Bars::Bars(const std::filesystem::path& folder, uint32_t count, bool interrupts) {
+  static std::atomic<uint32_t> made{0};
+  try {
+    for (uint32_t i = 0; i < count; ++i) {
+      files_.push_back(folder / fmt::format("neotier-bar.{}.{}", getpid(), made++));
+      const int fd = open(files_.back().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+      if (fd < 0 || ftruncate(fd, NEOTIER_BAR_BYTES) != 0)
+        fail(fmt::format("cannot create {}", files_.back().string()));
+      if (i == 0) first_ = mmap(nullptr, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+      close(fd);
+      if (first_ == MAP_FAILED) fail(fmt::format("cannot map {}", files_.back().string()));
+      if (interrupts) serve(files_.back());
+    }
+  } catch (...) {
+    release();
+    throw;
+  }
+  mailbox_ = reinterpret_cast<neotier_mailbox*>(static_cast<uint8_t*>(first_) + NEOTIER_MAILBOX_OFFSET);
+}
+
+Bars::~Bars() { release(); }
+
+void Bars::release() {
+  if (first_ && first_ != MAP_FAILED) munmap(first_, NEOTIER_BAR_BYTES);
+  std::error_code ignored;
+  for (const auto& file : files_) std::filesystem::remove(file, ignored);
+  close_all(own_ends_);
+  close_all(server_ends_);
+  close_all(event_fds_);
+}
+
+// The whole of what an ivshmem server says to its only client, written before there is one: a few messages fit a
+// socket's buffer, so that no thread has to serve it and no socket has a name that could be left behind. Our end stays
+// open as long as the client lives.
+void Bars::serve(const std::filesystem::path& file) {
+  constexpr int64_t kProtocol = 0, kPeer = 0, kMemory = -1;
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("cannot make a socket for ivshmem");
+  own_ends_.push_back(ends[0]);
+  server_ends_.push_back(ends[1]);
+  event_fds_.push_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (event_fds_.back() < 0) fail("cannot make an eventfd");
+  const int memory = open(file.c_str(), O_RDWR | O_CLOEXEC);
+  if (memory < 0) fail(fmt::format("cannot open {}", file.string()));
+  send_message(ends[0], kProtocol, -1);
+  send_message(ends[0], kPeer, -1);
+  send_message(ends[0], kMemory, memory);
+  send_message(ends[0], kPeer, event_fds_.back());
+  close(memory);
+}
+
+std::vector<int> Bars::inherited() const {
+  std::vector<int> all = server_ends_;
+  all.insert(all.end(), event_fds_.begin(), event_fds_.end());
+  return all;
+}
+
+void Bars::started() {
+  close_all(server_ends_);
+  close_all(event_fds_);
+}
+
+// What makes a run repeat: one vCPU thread, instruction-counted time, fixed seeds and clocks, no input from the host
+// (docs/model.md). String instructions are off since the kernel's would be emulated byte by byte.
+std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars) {
+  const bool cxl = plan.machine.kind == MachineKind::kCxl;
+  std::string plugin = plan.plugin.string();
+  for (const auto& file : bars.files()) plugin += fmt::format(",bar={}", file.string());
+  for (const uint64_t serial : plan.layout.serials) plugin += fmt::format(",serial={:#x}", serial);
+  for (const int fd : bars.event_fds()) plugin += fmt::format(",irq_fd={}", fd);
+  plugin += fmt::format(",cxl_base={:#x},cxl_size={:#x},shift={}{}", plan.layout.numa_base, plan.layout.slow,
+                        plan.shift, plan.plugin_options);
+  for (const ParamInfo& info : param_table()) plugin += fmt::format(",{}={}", info.name, plan.params.*info.field);
+
+  std::vector<std::string> command = {
+      "qemu-system-x86_64", "-accel", "tcg,thread=single", "-machine",
+      fmt::format("q35,{},hpet=off,max-ram-below-4g={}", cxl ? "cxl=on" : "hmat=on", plan.layout.below_4g), "-cpu",
+      // hypervisor=off: a kernel that sees a hypervisor does not trust cache flushes and refuses to commit a region.
+      fmt::format("max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off{}", cxl ? ",hypervisor=off" : ""), "-smp", "1",
+      "-m", fmt::format("{}M", (plan.layout.node0 + (cxl ? 0 : plan.layout.slow)) / kMiB), "-icount",
+      fmt::format("shift={},sleep=off", plan.shift), "-seed", std::to_string(plan.seed), "-rtc",
+      "base=2026-01-01T00:00:00,clock=vm", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
+      "-serial", fmt::format("file:{}", plan.console_log.string()), "-serial",
+      fmt::format("file:{}", plan.output_log.string()), "-object",
+      fmt::format("memory-backend-ram,id=m0,size={}", plan.layout.node0)};
+  const auto add = [&](const std::vector<std::string>& more) {
+    command.insert(command.end(), more.begin(), more.end());
+  };
+  add(cxl ? cxl_arguments(plan) : numa_arguments(plan));
+  for (size_t i = 0; i < bars.files().size(); ++i) {
+    if (plan.machine.interrupts) {
+      add({"-chardev", fmt::format("socket,id=doorbell{},fd={}", i, bars.server_ends()[i]), "-device",
+           fmt::format("ivshmem-doorbell,chardev=doorbell{},vectors=1,bus=pcie.0,addr={}", i, kFirstSlot + i)});
+    } else {
+      add({"-object",
+           fmt::format("memory-backend-file,id=bar{},size={},share=on,mem-path={}", i, NEOTIER_BAR_BYTES,
+                       bars.files()[i].string()),
+           "-device", fmt::format("ivshmem-plain,memdev=bar{},bus=pcie.0,addr={}", i, kFirstSlot + i)});
+    }
+  }
+  add({"-kernel", plan.kernel_image.string(), "-initrd", plan.initramfs.string(), "-append",
+       "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off "
+       "random.trust_bootloader=off swiotlb=noforce mitigations=off iomem=relaxed " +
+           plan.kernel_arguments,
+       "-plugin", plugin});
+  return command;
+}
+
+}  // namespace neotier::hil

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulated machine as QEMU is asked for it: which memory lies where, and how the profilers hang on it.
+//
+// `numa` is fast and for figures: two NUMA nodes of plain RAM, the second one the slow tier. `cxl` has the true
+// topology and is for function: type-3 devices behind root ports of a CXL host bridge, a fixed memory window, and a
+// region that the guest makes; QEMU emulates each access to it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hil/model/params.h"
+#include "neotier/mailbox.h"
+
+namespace neotier::hil {
+
+enum class MachineKind { kNuma, kCxl };
+std::string_view to_string(MachineKind kind);
+
+struct MachineOptions {
+  MachineKind kind = MachineKind::kNuma;
+  uint32_t devices = 1;         // cxl: type-3 devices, interleaved: 1, 2 or 4
+  uint32_t granularity = 4096;  // cxl: of the interleave, bytes: 256 to 16384, a power of two
+  bool interrupts = false;      // the profiler's fill-level and overflow interrupts, as MSI-X
+};
+
+struct Layout {
+  uint64_t node0, below_4g;
+  uint64_t slow;                  // bytes of the slow tier
+  uint64_t numa_base;             // numa: where it begins; cxl: 0, the guest decides
+  std::vector<uint64_t> serials;  // cxl: of the type-3 devices, in the order of their root ports; else empty
+};
+
+// The smallest capacity of the slow tier, all devices together, that is at least `bytes`.
+uint64_t next_capacity(const MachineOptions& machine, uint64_t bytes);
+
+// Throws std::runtime_error in one line where `slow_bytes` (of all devices together) is none that the machine can have.
+Layout layout(const MachineOptions& machine, uint64_t node0_bytes, uint64_t slow_bytes);
+
+// Shared memory between guest, QEMU's plugin and this process: the BARs, and what raises their interrupts. Files and
+// descriptors go with it. Not thread-safe; movable never.
+class Bars {
+ public:
+  // `folder` holds the files. Throws std::runtime_error.
+  Bars(const std::filesystem::path& folder, uint32_t count, bool interrupts);
+  ~Bars();
+  Bars(const Bars&) = delete;
+  Bars& operator=(const Bars&) = delete;
+
+  const std::vector<std::filesystem::path>& files() const { return files_; }
+  neotier_mailbox* mailbox() const { return mailbox_; }  // in the first BAR
+  // With interrupts, one for each BAR: QEMU's end of its ivshmem server, and the eventfd of the BAR's only vector.
+  const std::vector<int>& server_ends() const { return server_ends_; }
+  const std::vector<int>& event_fds() const { return event_fds_; }
+  std::vector<int> inherited() const;  // descriptors that QEMU has to have
+  // QEMU has its copies.
+  void started();
+
+ private:
+  void serve(const std::filesystem::path& file);
+  void release();
+
+  std::vector<std::filesystem::path> files_;
+  void* first_ = nullptr;
+  neotier_mailbox* mailbox_ = nullptr;
+  std::vector<int> own_ends_, server_ends_, event_fds_;
+};
+
+struct QemuPlan {
+  MachineOptions machine;
+  Layout layout;
+  Params params;
+  uint32_t shift;
+  uint64_t seed;
+  std::filesystem::path kernel_image, initramfs, console_log, output_log;
+  std::string kernel_arguments;
+  std::filesystem::path plugin;
+  std::string plugin_options;  // further ones, each with its comma before it
+};
+
+std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars);
+
+}  // namespace neotier::hil
