@@ -3,66 +3,41 @@
  * Least recently used. Metric: time since the last touch. What every engine ships; right where reuse is soon or never, wrong
  * where a scan is longer than the cache: it then keeps only what nobody comes back for. 9 bytes an object.
  */
-#include "list.h"
-#include "state.h"
+#include "base.h"
 
 struct lru {
-	const uint8_t *flags;
-	uint32_t objects, groups, per_group;
+	struct nt_base base;
 	struct nt_list *lists; /* [groups] */
 	struct nt_link *links; /* [objects] */
-	uint8_t *held;         /* [objects] */
 };
 
-static size_t lru_carve(struct lru *s, void *base, const struct neotier_placement_config *config)
+static void lru_carve(struct lru *s, void *block, size_t *offset, const struct neotier_placement_config *config)
 {
-	size_t offset = 0;
-
-	nt_carve(base, &offset, 1, sizeof(struct lru));
-	s->lists = nt_carve(base, &offset, config->groups, sizeof(struct nt_list));
-	s->links = nt_carve(base, &offset, config->objects, sizeof(struct nt_link));
-	s->held = nt_carve(base, &offset, config->objects, 1);
-	return offset;
+	s->lists = nt_carve(block, offset, config->groups, sizeof(struct nt_list));
+	s->links = nt_carve(block, offset, config->objects, sizeof(struct nt_link));
 }
 
-static size_t lru_state_bytes(const struct neotier_placement_config *config)
+static void lru_start(struct lru *s, const struct neotier_placement_config *config)
 {
-	struct lru probe;
-
-	return nt_config_ok(config) ? lru_carve(&probe, NULL, config) : 0;
-}
-
-static int lru_init(void *state, const struct neotier_placement_config *config)
-{
-	struct lru *s = state;
 	uint32_t group;
 
-	if (!nt_config_ok(config))
-		return NEOTIER_REFUSED;
-	lru_carve(s, state, config);
-	s->flags = config->flags;
-	s->objects = config->objects;
-	s->groups = config->groups;
-	s->per_group = config->experts_per_group;
-	for (group = 0; group < s->groups; group++)
+	for (group = 0; group < config->groups; group++)
 		nt_list_init(&s->lists[group]);
-	return NEOTIER_OK;
 }
 
-static struct nt_list *lru_list(struct lru *s, uint32_t object)
-{
-	return &s->lists[s->groups == 1 ? 0 : object / s->per_group];
-}
+NT_STATE(lru)
 
 static int lru_hit(void *state, const struct neotier_event *event, uint32_t index)
 {
 	struct lru *s = state;
 	uint32_t object = event->access[index].object;
+	struct nt_list *list;
 
-	if (object >= s->objects || !s->held[object])
+	if (!nt_held(&s->base, object))
 		return NEOTIER_REFUSED;
-	nt_list_unlink(lru_list(s, object), s->links, object);
-	nt_list_push_front(lru_list(s, object), s->links, object);
+	list = &s->lists[nt_group(&s->base, object)];
+	nt_list_unlink(list, s->links, object);
+	nt_list_push_front(list, s->links, object);
 	return NEOTIER_OK;
 }
 
@@ -71,10 +46,10 @@ static int lru_insert(void *state, const struct neotier_event *event, uint32_t i
 	struct lru *s = state;
 	uint32_t object = event->access[index].object;
 
-	if (object >= s->objects || s->held[object])
+	if (!nt_may_insert(&s->base, object))
 		return NEOTIER_REFUSED;
-	s->held[object] = 1;
-	nt_list_push_front(lru_list(s, object), s->links, object);
+	s->base.place[object] = NT_HELD;
+	nt_list_push_front(&s->lists[nt_group(&s->base, object)], s->links, object);
 	return NEOTIER_OK;
 }
 
@@ -82,12 +57,12 @@ static int lru_remove(void *state, uint32_t object, enum neotier_remove_reason r
 {
 	struct lru *s = state;
 
-	if (object >= s->objects || s->held[object] == (reason == NEOTIER_FORGOTTEN))
+	if (!nt_may_remove(&s->base, object, reason))
 		return NEOTIER_REFUSED;
 	if (reason == NEOTIER_FORGOTTEN)
 		return NEOTIER_OK;
-	s->held[object] = 0;
-	nt_list_unlink(lru_list(s, object), s->links, object);
+	s->base.place[object] = NT_OUT;
+	nt_list_unlink(&s->lists[nt_group(&s->base, object)], s->links, object);
 	return NEOTIER_OK;
 }
 
@@ -95,20 +70,13 @@ static uint32_t lru_victims(void *state, const struct neotier_event *event, uint
 {
 	struct lru *s = state;
 
-	return nt_list_take(lru_list(s, event->access[index].object), s->links, s->flags, want, out);
+	return nt_list_take(&s->lists[nt_group(&s->base, event->access[index].object)], s->links, s->base.flags, want, out);
 }
 
 const struct neotier_placement neotier_placement_lru = {
-	.abi = NEOTIER_PLACEMENT_ABI,
-	.struct_bytes = sizeof(struct neotier_placement),
+	NT_SLOTS(lru),
 	.name = "lru",
 	.text = "least recently used",
 	.source = "classic; vLLM, SGLang, LMCache and Mooncake ship it",
 	.flags = NEOTIER_KV | NEOTIER_EXPERTS,
-	.state_bytes = lru_state_bytes,
-	.init = lru_init,
-	.on_hit = lru_hit,
-	.on_insert = lru_insert,
-	.on_remove = lru_remove,
-	.victims = lru_victims,
 };

@@ -91,7 +91,7 @@ struct neotier_event {
 	uint32_t kind;   /* enum neotier_event_kind */
 	uint32_t group;  /* cache the event goes to: 0 for KV, the layer for experts */
 	uint32_t nr;     /* accesses, 1 .. config.max_event */
-	uint32_t reserved;
+	uint32_t category; /* the host's kind of request (KV: chat, search, image, ... as the trace numbers them); 0: not known */
 	const struct neotier_access *access;
 };
 
