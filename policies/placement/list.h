@@ -34,6 +34,21 @@ static inline void nt_list_push_front(struct nt_list *list, struct nt_link *link
 	list->size++;
 }
 
+/* Next to `neighbour`, which is in the list, on its older side. */
+static inline void nt_list_insert_behind(struct nt_list *list, struct nt_link *links, uint32_t neighbour, uint32_t object)
+{
+	uint32_t next = links[neighbour].next;
+
+	links[object].prev = neighbour;
+	links[object].next = next;
+	links[neighbour].next = object;
+	if (next != NEOTIER_NO_OBJECT)
+		links[next].prev = object;
+	else
+		list->back = object;
+	list->size++;
+}
+
 static inline void nt_list_unlink(struct nt_list *list, struct nt_link *links, uint32_t object)
 {
 	uint32_t prev = links[object].prev, next = links[object].next;

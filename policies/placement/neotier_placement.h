@@ -168,12 +168,12 @@ struct neotier_placement {
 	int (*on_remove)(void *state, uint32_t object, enum neotier_remove_reason reason);
 	/*
 	 * Names up to `want` distinct resident objects of the group, none pinned, best to evict first, for the sake of
-	 * event->access[index]. Writes them to `out`, returns how many: fewer than `want` only where fewer may go, or, for
-	 * a prefetch, where the rest is worth more than what it is fetched for. Changes no residency: on_remove follows for
-	 * those that the host does evict.
+	 * event->access[index]. Writes them to `out`, returns how many: 0 only where nothing may go, or, for a prefetch, where
+	 * all is worth more than what it is fetched for; fewer than `want`: the host may ask again after evicting those.
+	 * Changes no residency: on_remove follows for those that the host does evict.
 	 */
 	uint32_t (*victims)(void *state, const struct neotier_event *event, uint32_t index, uint32_t want, uint32_t *out);
-	/* Optional (NULL: everything is let in). 1: insert event->access[index], 0: serve it without keeping it. */
+	/* Optional (NULL: everything is let in). Asked once per miss. 1: insert event->access[index], 0: serve without keeping. */
 	int (*admit)(void *state, const struct neotier_event *event, uint32_t index);
 	/* Optional. After the event was served: what to fetch, most useful first. Returns entries written to `out`. */
 	uint32_t (*prefetch)(void *state, const struct neotier_event *event, const struct neotier_prefetch_request *request,

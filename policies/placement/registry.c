@@ -3,8 +3,28 @@
 #include "neotier_placement.h"
 
 extern const struct neotier_placement neotier_placement_lru;
+extern const struct neotier_placement neotier_placement_lfu;
+extern const struct neotier_placement neotier_placement_slru;
+extern const struct neotier_placement neotier_placement_twoq;
+extern const struct neotier_placement neotier_placement_arc;
+extern const struct neotier_placement neotier_placement_s3fifo;
+extern const struct neotier_placement neotier_placement_lrfu;
+extern const struct neotier_placement neotier_placement_gdsf;
+extern const struct neotier_placement neotier_placement_ttl;
+extern const struct neotier_placement neotier_placement_belady;
+extern const struct neotier_placement neotier_placement_belady_forced;
 
 const struct neotier_placement *const neotier_placements[] = {
 	&neotier_placement_lru,
+	&neotier_placement_lfu,
+	&neotier_placement_slru,
+	&neotier_placement_twoq,
+	&neotier_placement_arc,
+	&neotier_placement_s3fifo,
+	&neotier_placement_lrfu,
+	&neotier_placement_gdsf,
+	&neotier_placement_ttl,
+	&neotier_placement_belady,
+	&neotier_placement_belady_forced,
 	NULL,
 };

@@ -21,6 +21,7 @@ static inline int nt_config_ok(const struct neotier_placement_config *config)
 {
 	return config && config->abi == NEOTIER_PLACEMENT_ABI && config->struct_bytes >= sizeof(*config) &&
 	       config->objects >= 1 && config->objects < NEOTIER_NO_OBJECT && config->groups >= 1 &&
+	       (config->groups == 1 || (uint64_t)config->groups * config->experts_per_group == config->objects) &&
 	       config->capacity >= 1 && config->flags;
 }
 
