@@ -2,6 +2,7 @@
 /* The list of placement policies. A new one is its own file, two lines here and one in CMakeLists.txt. */
 #include "neotier_placement.h"
 
+extern const struct neotier_placement neotier_placement_hazard;
 extern const struct neotier_placement neotier_placement_lru;
 extern const struct neotier_placement neotier_placement_lfu;
 extern const struct neotier_placement neotier_placement_slru;
@@ -15,6 +16,7 @@ extern const struct neotier_placement neotier_placement_belady;
 extern const struct neotier_placement neotier_placement_belady_forced;
 
 const struct neotier_placement *const neotier_placements[] = {
+	&neotier_placement_hazard,
 	&neotier_placement_lru,
 	&neotier_placement_lfu,
 	&neotier_placement_slru,
