@@ -1,226 +1,372 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
-/* prototype */
+/*
+ * hazard: ours. Keeps the blocks with the highest rate of hits to come per unit of room, as learned from the traffic itself.
+ *
+ * Metric. A block touched `a` ago comes back in the next instant with hazard h(a). Holding it until some later age and then
+ * giving up earns P(comes back by then) hits for E[time held]; its worth is the best such ratio over all ages to give up at: the
+ * Gittins index, the optimal order for independent objects that compete for room. Time is block references, so that the order
+ * does not depend on clocks or on load.
+ *
+ * What h is made of. Signals seen at the block's last touch put it in a class; ages are cut in buckets of a ratio of sqrt 2.
+ * h(class, bucket) = h(bucket) x a factor for each signal's value, the factors for four ranges of age apart: a proportional
+ * hazards model, fitted by iterative proportional fitting to counts of returns and survivals. So a class that was seen once is
+ * judged by its signals, not by its luck. Signals:
+ *   end      distance to the end of its request: the last block is cut short, so it is a different one in the next turn
+ *   count    touches so far        own  time between the last two touches: what comes often comes again
+ *   turn     turns of the session so far: a block remembers the turn that made it, the next turn ends on that block
+ *   fresh    new blocks in the request, in all: a short question after a long history, or a document pasted in
+ *
+ * Learning. A few blocks of each request, the same number whatever its length (the blocks of a request come back together: they
+ * are one observation), enter a ring with their class; for every bucket a cursor follows the ring at that bucket's distance and
+ * counts whether the block came back within the bucket or outlived it. That needs no residency: what was evicted teaches as much as
+ * what was kept, so there is no feedback from the policy's own choices. Counts fade by `keep` at every fit.
+ *
+ * Admission: a block whose worth is below the lowest held passes by.
+ *
+ * Trades and failures. Blocks are judged one by one, not as chains. It needs handles of evicted blocks (history) for as long as
+ * returns take; nothing is assumed at the start but that hazards fall with age, so the first returns are served by LRU.
+ * State: 34 bytes an object, 24 a ring entry, and the tables.
+ *
+ * Source: age-based hit density is LHD (Beckmann et al., NSDI 2018); the index is Gittins (J. R. Stat. Soc. B 41(2), 1979); the
+ * rest is from here.
+ */
 #include "base.h"
 #include "bits.h"
 
-#define BUCKETS 32
-#define MOSTCLASS 2048
+enum { BUCKETS = 26, RANGES = 4, MOST_VALUES = 8, SAMPLES = 8, NO_BUCKET = 255 };
+enum signal { END, COUNT, TURN, FRESH, OWN, SIGNALS };
 
-struct cell { float reuse, pass; };
+/* Distinct values of each signal when it is on. */
+static const uint32_t signal_values[SIGNALS] = { [END] = 3, [COUNT] = 4, [TURN] = 5, [FRESH] = 6, [OWN] = 5 };
 
-struct sample { uint32_t object; uint16_t cls; int8_t reused; uint8_t live; float w; uint64_t at; };
+static const struct neotier_placement_param hazard_params[] = {
+	{ "end", 1, 0, 1, "signal: distance to the request's end (0: off)" },
+	{ "count", 1, 0, 1, "signal: touches so far" },
+	{ "turn", 1, 0, 1, "signal: turns of the session" },
+	{ "fresh", 1, 0, 1, "signal: new blocks in the request" },
+	{ "own", 1, 0, 1, "signal: time between the last two touches" },
+	{ "admission", 1, 0, 1, "0: everything is let in" },
+	{ "learn", 1, 0, 1, "0: hazards stay what is assumed at the start" },
+	{ "keep", 0.97, 0.1, 1, "share of the counts that a fit leaves to the next" },
+	{ "fit_every", 4096, 64, 1e9, "references between fits" },
+	{ "prior", 4, 0.01, 1e6, "returns' worth of doubt in each factor" },
+};
+enum { P_ADMISSION = SIGNALS, P_LEARN, P_KEEP, P_FIT_EVERY, P_PRIOR, NR_PARAMS };
+
+/* What came back within a bucket, and what outlived it. */
+struct outcome {
+	float returned, outlived;
+};
+
+struct observation {
+	uint64_t at;
+	uint32_t object;
+	uint16_t class;
+	uint8_t returned; /* bucket, or NO_BUCKET */
+};
 
 struct hazard {
 	struct nt_base base;
-	uint32_t nclass, words, ncoarse, radix[8]; uint32_t req_gap; float req_w;
-	struct nt_list *lists;   /* class x BUCKETS */
+	uint32_t classes, radix[SIGNALS];
+	uint64_t clock;                /* references so far */
+	uint64_t edge[BUCKETS + 1];    /* age where a bucket begins */
+	uint64_t swept[BUCKETS];       /* clock when its lists were last looked at */
+
+	/* [objects] */
 	struct nt_link *links;
-	uint64_t *touched;       /* clock at last touch */
-	uint16_t *cls;
-	uint8_t *bucket;
-	uint8_t *count, *turn; float *crf; double half;
-	uint32_t *sample_of;
-	struct cell *cells;      /* class x BUCKETS */
-	struct cell *coarse;
-	struct cell *all; float mul[8][8][4]; uint8_t *seen; double prior, walpha;
-	float *value;            /* class x BUCKETS */
-	uint32_t *order;         /* rank -> list */
-	uint32_t *rank;          /* list -> rank */
-	uint64_t *nonempty;      /* bitmap by rank */
-	struct sample *ring; uint32_t ring_size; uint64_t ring_head; uint64_t cursor[BUCKETS];
-	uint64_t edge[BUCKETS+1];
-	uint64_t clock, refs, next_solve, last_sweep, sampled;
+	uint64_t *touched;
+	uint32_t *observed; /* ring index, or NEOTIER_NO_OBJECT */
+	uint16_t *class;
+	uint8_t *bucket, *count, *turn;
+
+	/* [classes x BUCKETS]: "cells" */
+	struct nt_list *lists;
+	struct outcome *outcomes;
+	float *worth;
+	uint32_t *by_worth; /* cells, lowest first */
+	uint32_t *rank;     /* its inverse */
+	uint64_t *occupied; /* bitmap of ranks whose list is not empty */
 	uint32_t held;
-	uint64_t seed;
-	/* request */
-	uint32_t req_turn, req_lenbin, req_n, req_known;
-	/* params */
-	double decay, shrink, every; int by_time, use_count, use_turn, use_len, use_end, admit, use_known;
+
+	/* the model */
+	float base_rate[BUCKETS];
+	float factor[SIGNALS][MOST_VALUES][RANGES];
+	uint64_t next_fit;
+
+	struct observation *ring;
+	uint64_t ring_size, ring_head, cursor[BUCKETS]; /* counts; a ring index is one modulo ring_size, a power of two */
+
+	/* the request being served */
+	uint32_t request_blocks, request_turn, request_fresh, sample_every;
+	const double *params;
 };
 
-static const struct neotier_placement_param hazard_params[] = {
-	{ "by_time", 0, 0, 1, "" },
-	{ "half", 4e4, 0, 1e9, "" },
-	{ "prior", 16, 0, 1e9, "" },
-	{ "walpha", 0, 0, 1, "" },
-	{ "x4", 1, 0, 1, "" },
-	{ "admit", 1, 0, 1, "" },
-	{ "decay", 0.98, 0, 1, "" },
-	{ "shrink", 16, 0, 1e6, "" },
-	{ "every", 1024, 1, 1e9, "" },
-	{ "x9", 0, 0, 1, "" },
-	{ "count", 1, 0, 100, "" },
-	{ "end", 2, 0, 100, "" },
-	{ "turn", 4, 0, 100, "" },
-	{ "len", 0, 0, 100, "" },
-	{ "known", 0, 0, 100, "" },
-	{ "gap", 0, 0, 100, "" },
-	{ "crf", 0, 0, 100, "" },
-	{ "pos", 0, 0, 100, "" },
-};
-
-
-
-enum { F_COUNT, F_END, F_TURN, F_LEN, F_KNOWN, F_GAP, F_CRF, F_POS, NF };
-static const uint32_t full[NF] = { 6, 3, 5, 4, 4, 5, 7, 3 };
 static void hazard_carve(struct hazard *s, void *block, size_t *offset, const struct neotier_placement_config *config)
 {
-	{ uint32_t f; s->nclass = 1; for (f = 0; f < NF; f++) { uint32_t lim = (uint32_t)config->params[10 + f]; s->radix[f] = lim + 1 < full[f] ? lim + 1 : full[f]; s->nclass *= s->radix[f]; if (f == 1) s->ncoarse = s->nclass; } }
-	s->words = (s->nclass * BUCKETS + 63) / 64;
-	s->ring_size = 1;
-	while (s->ring_size < 4u * config->capacity + 65536 ) s->ring_size *= 2;
-	s->lists = nt_carve(block, offset, s->nclass * BUCKETS, sizeof(struct nt_list));
-	s->links = nt_carve(block, offset, config->objects, sizeof(struct nt_link));
-	s->touched = nt_carve(block, offset, config->objects, 8);
-	s->cls = nt_carve(block, offset, config->objects, 2);
+	uint32_t signal, cells;
+
+	s->classes = 1;
+	for (signal = 0; signal < SIGNALS; signal++) {
+		s->radix[signal] = config->params[signal] > 0 ? signal_values[signal] : 1;
+		s->classes *= s->radix[signal];
+	}
+	cells = s->classes * BUCKETS;
+	/* Long enough that an observation lives through buckets of many capacities. */
+	s->ring_size = 1u << 16;
+	while (s->ring_size < config->capacity && s->ring_size < 1u << 24)
+		s->ring_size *= 2;
+	s->links = nt_carve(block, offset, config->objects, sizeof(*s->links));
+	s->touched = nt_carve(block, offset, config->objects, sizeof(*s->touched));
+	s->observed = nt_carve(block, offset, config->objects, sizeof(*s->observed));
+	s->class = nt_carve(block, offset, config->objects, sizeof(*s->class));
 	s->bucket = nt_carve(block, offset, config->objects, 1);
 	s->count = nt_carve(block, offset, config->objects, 1);
-	s->crf = nt_carve(block, offset, config->objects, 4);
 	s->turn = nt_carve(block, offset, config->objects, 1);
-	s->sample_of = nt_carve(block, offset, config->objects, 4);
-	s->cells = nt_carve(block, offset, s->nclass * BUCKETS, sizeof(struct cell));
-	s->coarse = nt_carve(block, offset, s->nclass * BUCKETS, sizeof(struct cell));
-	s->seen = nt_carve(block, offset, s->nclass, 1);
-	s->all = nt_carve(block, offset, BUCKETS, sizeof(struct cell));
-	s->value = nt_carve(block, offset, s->nclass * BUCKETS, 4);
-	s->order = nt_carve(block, offset, s->nclass * BUCKETS, 4);
-	s->rank = nt_carve(block, offset, s->nclass * BUCKETS, 4);
-	s->nonempty = nt_carve(block, offset, s->words, 8);
-	s->ring = nt_carve(block, offset, s->ring_size, sizeof(struct sample));
+	s->lists = nt_carve(block, offset, cells, sizeof(*s->lists));
+	s->outcomes = nt_carve(block, offset, cells, sizeof(*s->outcomes));
+	s->worth = nt_carve(block, offset, cells, sizeof(*s->worth));
+	s->by_worth = nt_carve(block, offset, cells, sizeof(*s->by_worth));
+	s->rank = nt_carve(block, offset, cells, sizeof(*s->rank));
+	s->occupied = nt_carve(block, offset, cells / 64 + 1, sizeof(*s->occupied));
+	s->ring = nt_carve(block, offset, s->ring_size, sizeof(*s->ring));
 }
 
-static void solve(struct hazard *s);
+static void hazard_rank(struct hazard *s);
 
 static void hazard_start(struct hazard *s, const struct neotier_placement_config *config)
 {
-	uint32_t i;
-	for (i = 0; i < s->nclass * BUCKETS; i++) { nt_list_init(&s->lists[i]); s->order[i] = s->rank[i] = i; }
-	for (i = 0; i < config->objects; i++) s->sample_of[i] = UINT32_MAX;
-	s->by_time = (int)config->params[0];
-	s->half = config->params[1];
-	s->prior = config->params[2]; s->walpha = config->params[3]; { uint32_t x,y,z; for (x=0;x<8;x++) for(y=0;y<8;y++) for(z=0;z<4;z++) s->mul[x][y][z]=1; }
-	s->use_end = (int)config->params[4];
-	s->admit = (int)config->params[5];
-	s->decay = config->params[6];
-	s->shrink = config->params[7];
-	s->every = config->params[8];
-	s->use_known = (int)config->params[9];
-	double e = s->by_time ? 0.5e9 : 64;
-	for (i = 0; i <= BUCKETS; i++) { s->edge[i] = i ? (uint64_t)e : 0; if (i) e *= 1.4142135623730951; }
-	s->seed = config->seed;
-	solve(s);
+	uint32_t i, signal, value, range;
+	double edge = 128;
+
+	s->params = config->params;
+	for (i = 1; i <= BUCKETS; i++, edge *= 1.4142135623730951)
+		s->edge[i] = (uint64_t)edge;
+	for (i = 0; i < s->classes * BUCKETS; i++) {
+		nt_list_init(&s->lists[i]);
+		s->by_worth[i] = i;
+	}
+	for (i = 0; i < config->objects; i++)
+		s->observed[i] = NEOTIER_NO_OBJECT;
+	for (signal = 0; signal < SIGNALS; signal++)
+		for (value = 0; value < MOST_VALUES; value++)
+			for (range = 0; range < RANGES; range++)
+				s->factor[signal][value][range] = 1;
+	hazard_rank(s);
 }
 
 NT_STATE(hazard, 1)
 
-static uint32_t bucket_of(struct hazard *s, uint64_t age)
+static uint8_t hazard_bucket(const struct hazard *s, uint64_t age)
 {
-	uint32_t b = 0;
-	/* linear from below; ages are mostly small steps */
-	while (b + 1 < BUCKETS && age >= s->edge[b + 1]) b++;
-	return b;
+	/* edge[b] = 128 x 2^((b - 1) / 2) */
+	uint32_t bits = nt_bits(age >> 7), bucket = bits ? 2 * bits - 1 : 0;
+
+	if (bucket >= BUCKETS)
+		return BUCKETS - 1;
+	return (uint8_t)(bucket + 1 < BUCKETS && age >= s->edge[bucket + 1] ? bucket + 1 : bucket);
 }
 
-static void set_bit(struct hazard *s, uint32_t list) { uint32_t r = s->rank[list]; s->nonempty[r / 64] |= 1ull << (r % 64); }
-static void clr_bit(struct hazard *s, uint32_t list) { uint32_t r = s->rank[list]; s->nonempty[r / 64] &= ~(1ull << (r % 64)); }
-
-static void sift(struct hazard *s, uint32_t root, uint32_t n)
+static uint32_t hazard_range(uint32_t bucket)
 {
-	uint32_t *o = s->order, v = o[root];
-	for (;;) { uint32_t c = 2 * root + 1; if (c >= n) break; if (c + 1 < n && s->value[o[c + 1]] > s->value[o[c]]) c++;
-		if (!(s->value[o[c]] > s->value[v])) break; o[root] = o[c]; root = c; }
-	o[root] = v;
+	return bucket * RANGES / BUCKETS;
 }
 
-static void solve(struct hazard *s)
+static void hazard_add(struct hazard *s, uint32_t object)
 {
-	uint32_t c, b, n = s->nclass * BUCKETS, i, f, it;
-	float h[BUCKETS], w[BUCKETS], base[BUCKETS];
-	for (b = 0; b < BUCKETS; b++) { w[b] = (float)(s->edge[b + 1] - s->edge[b]); base[b] = (s->all[b].reuse + 0.05f) / (s->all[b].reuse + s->all[b].pass + 10); }
-	for (it = 0; it < 2; it++) for (f = 0; f < NF; f++) {
-		float O[8][4], E[8][4]; uint32_t div = 1, g, v, A;
-		if (s->radix[f] == 1) continue;
-		for (g = f + 1; g < NF; g++) div *= s->radix[g];
-		for (v = 0; v < 8; v++) for (A = 0; A < 4; A++) O[v][A] = E[v][A] = 0;
-		for (c = 0; c < s->nclass; c++) {
-			uint32_t vv = (c / div) % s->radix[f];
-			float m[4] = { 1, 1, 1, 1 };
-			if (!s->seen[c]) continue;
-			{ uint32_t q = c; for (g = NF; g-- > 0;) { for (A = 0; A < 4; A++) m[A] *= s->mul[g][q % s->radix[g]][A]; q /= s->radix[g]; } }
-			for (b = 0; b < BUCKETS; b++) { struct cell *e = &s->cells[c * BUCKETS + b]; float p = base[b] * m[b / 8]; if (p > 0.95f) p = 0.95f;
-				O[vv][b / 8] += e->reuse; E[vv][b / 8] += (e->reuse + e->pass) * p; }
-		}
-		for (v = 0; v < s->radix[f]; v++) for (A = 0; A < 4; A++) { float r = (O[v][A] + (float)s->prior) / (E[v][A] + (float)s->prior); s->mul[f][v][A] *= r; }
-	}
-	for (c = 0; c < s->nclass; c++) {
-		uint32_t e, A, q = c;
-		float m[4] = { 1, 1, 1, 1 };
-		for (f = NF; f-- > 0;) { for (A = 0; A < 4; A++) m[A] *= s->mul[f][q % s->radix[f]][A]; q /= s->radix[f]; }
-		for (b = 0; b < BUCKETS; b++) {
-			struct cell *z = &s->cells[c * BUCKETS + b];
-			float p = base[b] * m[b / 8]; if (p > 0.95f) p = 0.95f;
-			h[b] = (float)((z->reuse + s->shrink * p) / (z->reuse + z->pass + s->shrink));
-		}
-		for (b = 0; b < BUCKETS; b++) {
-			float live = 1, gain = 0, time = 0, best = 0;
-			for (e = b; e < BUCKETS; e++) {
-				gain += live * h[e]; time += live * w[e] * (1 - h[e] / 2); live *= 1 - h[e];
-				if (gain > best * time) best = gain / time;
+	uint32_t cell = s->class[object] * BUCKETS + s->bucket[object];
+
+	s->occupied[s->rank[cell] / 64] |= 1ull << (s->rank[cell] % 64);
+	nt_list_push_front(&s->lists[cell], s->links, object);
+}
+
+static void hazard_drop(struct hazard *s, uint32_t object)
+{
+	uint32_t cell = s->class[object] * BUCKETS + s->bucket[object];
+
+	nt_list_unlink(&s->lists[cell], s->links, object);
+	if (s->lists[cell].size == 0)
+		s->occupied[s->rank[cell] / 64] &= ~(1ull << (s->rank[cell] % 64));
+}
+
+/* The product of a class's factors, by range of age. */
+static void hazard_factors(const struct hazard *s, uint32_t class, float *product)
+{
+	uint32_t signal, range;
+
+	for (range = 0; range < RANGES; range++)
+		product[range] = 1;
+	for (signal = SIGNALS; signal-- > 0; class /= s->radix[signal])
+		for (range = 0; range < RANGES; range++)
+			product[range] *= s->factor[signal][class % s->radix[signal]][range];
+}
+
+static float hazard_probability(const struct hazard *s, uint32_t bucket, const float *factors)
+{
+	float p = s->base_rate[bucket] * factors[hazard_range(bucket)];
+
+	return p < 0.95f ? p : 0.95f;
+}
+
+/* One pass of iterative proportional fitting over every signal that is on. */
+static void hazard_fit(struct hazard *s)
+{
+	float seen[MOST_VALUES][RANGES], expected[MOST_VALUES][RANGES], factors[RANGES];
+	float prior = (float)s->params[P_PRIOR];
+	uint32_t signal, below = s->classes, class, bucket, value, range;
+
+	for (signal = 0; signal < SIGNALS; signal++) {
+		below /= s->radix[signal];
+		if (s->radix[signal] == 1)
+			continue;
+		for (value = 0; value < s->radix[signal]; value++)
+			for (range = 0; range < RANGES; range++)
+				seen[value][range] = expected[value][range] = prior;
+		for (class = 0; class < s->classes; class++) {
+			const struct outcome *outcome = &s->outcomes[class * BUCKETS];
+
+			/* What was observed at all has an outcome in the first bucket, and only then in others. */
+			if (outcome->returned + outcome->outlived < 1e-6f)
+				continue;
+			hazard_factors(s, class, factors);
+			value = class / below % s->radix[signal];
+			for (bucket = 0; bucket < BUCKETS; bucket++, outcome++) {
+				seen[value][hazard_range(bucket)] += outcome->returned;
+				expected[value][hazard_range(bucket)] +=
+					(outcome->returned + outcome->outlived) * hazard_probability(s, bucket, factors);
 			}
-			s->value[c * BUCKETS + b] = best;
 		}
-	}
-	for (i = n / 2; i-- > 0;) sift(s, i, n);
-	for (i = n; i-- > 1;) { uint32_t t = s->order[0]; s->order[0] = s->order[i]; s->order[i] = t; sift(s, 0, i); }
-	for (i = 0; i < n; i++) s->rank[s->order[i]] = i;
-	for (i = 0; i < s->words; i++) s->nonempty[i] = 0;
-	for (i = 0; i < n; i++) if (s->lists[i].size) set_bit(s, i);
-}
-
-static void put(struct hazard *s, uint32_t object)
-{
-	uint32_t l = s->cls[object] * BUCKETS + s->bucket[object];
-	if (s->lists[l].size == 0) set_bit(s, l);
-	nt_list_push_front(&s->lists[l], s->links, object);
-}
-static void pull(struct hazard *s, uint32_t object)
-{
-	uint32_t l = s->cls[object] * BUCKETS + s->bucket[object];
-	nt_list_unlink(&s->lists[l], s->links, object);
-	if (s->lists[l].size == 0) clr_bit(s, l);
-}
-
-/* move what has aged */
-static void sweep(struct hazard *s)
-{
-	uint32_t c, b;
-	for (c = 0; c < s->nclass; c++) for (b = BUCKETS - 1; b-- > 0;) {
-		struct nt_list *l = &s->lists[c * BUCKETS + b];
-		while (l->size && s->clock - s->touched[l->back] >= s->edge[b + 1]) {
-			uint32_t o = l->back;
-			pull(s, o);
-			s->bucket[o] = (uint8_t)bucket_of(s, s->clock - s->touched[o]);
-			put(s, o);
-		}
+		for (value = 0; value < s->radix[signal]; value++)
+			for (range = 0; range < RANGES; range++)
+				s->factor[signal][value][range] *= seen[value][range] / expected[value][range];
 	}
 }
 
-static void learn(struct hazard *s)
+/* Fades the counts and takes the hazard of each bucket, over all classes, from them. */
+static void hazard_base_rates(struct hazard *s)
 {
-	uint32_t b;
-	for (b = 0; b < BUCKETS; b++) {
-		while (s->cursor[b] < s->ring_head) {
-			struct sample *p;
-			if (s->ring_head - s->cursor[b] > s->ring_size) { s->cursor[b] = s->ring_head - s->ring_size; }
-			p = &s->ring[s->cursor[b] & (s->ring_size - 1)];
-			if (s->clock - p->at < s->edge[b + 1]) break;
-			s->cursor[b]++;
-			if (p->reused >= 0 && p->reused < (int)b) continue;
-			{
-				struct cell *f = &s->cells[p->cls * BUCKETS + b], *g = &s->coarse[(p->cls / (s->nclass / s->ncoarse)) * BUCKETS + b], *a = &s->all[b];
-				if (p->reused == (int)b) { f->reuse += p->w; g->reuse += p->w; a->reuse += p->w; }
-				else { f->pass += p->w; g->pass += p->w; a->pass += p->w; }
+	struct outcome sum[BUCKETS] = { { 0, 0 } };
+	float keep = (float)s->params[P_KEEP];
+	uint32_t cell, bucket;
+
+	for (cell = 0; cell < s->classes * BUCKETS; cell++) {
+		struct outcome *outcome = &s->outcomes[cell];
+
+		outcome->returned *= keep;
+		outcome->outlived *= keep;
+		sum[cell % BUCKETS].returned += outcome->returned;
+		sum[cell % BUCKETS].outlived += outcome->outlived;
+	}
+	/* Assumed at the start: one return in 200 passages of a bucket, whose widths grow, so that hazards fall with age. */
+	for (bucket = 0; bucket < BUCKETS; bucket++)
+		s->base_rate[bucket] = (sum[bucket].returned + 0.05f) / (sum[bucket].returned + sum[bucket].outlived + 10);
+}
+
+/* Gittins' index of every bucket of a class: best ratio of hits to room over the buckets to give up after. */
+static void hazard_worth(struct hazard *s, uint32_t class)
+{
+	float factors[RANGES], p[BUCKETS], hits, room, alive, best;
+	uint32_t from, to;
+
+	hazard_factors(s, class, factors);
+	for (to = 0; to < BUCKETS; to++)
+		p[to] = hazard_probability(s, to, factors);
+	for (from = 0; from < BUCKETS; from++) {
+		hits = room = best = 0;
+		alive = 1;
+		for (to = from; to < BUCKETS; to++) {
+			hits += alive * p[to];
+			room += alive * (float)(s->edge[to + 1] - s->edge[to]) * (1 - p[to] / 2);
+			alive *= 1 - p[to];
+			if (hits > best * room)
+				best = hits / room;
+		}
+		s->worth[class * BUCKETS + from] = best;
+	}
+}
+
+static void hazard_sift(struct hazard *s, uint32_t root, uint32_t size)
+{
+	uint32_t *heap = s->by_worth, cell = heap[root], child;
+
+	for (; (child = 2 * root + 1) < size; root = child) {
+		if (child + 1 < size && s->worth[heap[child + 1]] > s->worth[heap[child]])
+			child++;
+		if (s->worth[heap[child]] <= s->worth[cell])
+			break;
+		heap[root] = heap[child];
+	}
+	heap[root] = cell;
+}
+
+/* Worths from the model, and cells in their order (heap sort: no memory of its own). */
+static void hazard_rank(struct hazard *s)
+{
+	uint32_t cells = s->classes * BUCKETS, i, cell;
+
+	hazard_base_rates(s);
+	if (s->ring_head > 0)
+		hazard_fit(s);
+	for (i = 0; i < s->classes; i++)
+		hazard_worth(s, i);
+	for (i = cells / 2; i-- > 0;)
+		hazard_sift(s, i, cells);
+	for (i = cells; i-- > 1;) {
+		cell = s->by_worth[0];
+		s->by_worth[0] = s->by_worth[i];
+		s->by_worth[i] = cell;
+		hazard_sift(s, 0, i);
+	}
+	for (i = 0; i <= cells / 64; i++)
+		s->occupied[i] = 0;
+	for (i = 0; i < cells; i++) {
+		cell = s->by_worth[i];
+		s->rank[cell] = i;
+		if (s->lists[cell].size > 0)
+			s->occupied[i / 64] |= 1ull << (i % 64);
+	}
+}
+
+/* Moves blocks that have outgrown their bucket; a bucket's lists are looked at four times in its width. */
+static void hazard_age(struct hazard *s)
+{
+	uint32_t bucket, class;
+
+	for (bucket = 0; bucket + 1 < BUCKETS; bucket++) {
+		if (s->clock - s->swept[bucket] < (s->edge[bucket + 1] - s->edge[bucket]) / 4)
+			continue;
+		s->swept[bucket] = s->clock;
+		for (class = 0; class < s->classes; class++) {
+			struct nt_list *list = &s->lists[class * BUCKETS + bucket];
+
+			while (list->size > 0 && s->clock - s->touched[list->back] >= s->edge[bucket + 1]) {
+				uint32_t object = list->back;
+
+				hazard_drop(s, object);
+				s->bucket[object]++;
+				hazard_add(s, object);
 			}
+		}
+	}
+}
+
+/* Counts what the observations that have left a bucket did in it. */
+static void hazard_learn(struct hazard *s)
+{
+	uint32_t bucket;
+
+	for (bucket = 0; bucket < BUCKETS; bucket++) {
+		if (s->ring_head - s->cursor[bucket] > s->ring_size)
+			s->cursor[bucket] = s->ring_head - s->ring_size;
+		for (; s->cursor[bucket] < s->ring_head; s->cursor[bucket]++) {
+			const struct observation *seen = &s->ring[s->cursor[bucket] & (s->ring_size - 1)];
+			struct outcome *outcome = &s->outcomes[seen->class * BUCKETS + bucket];
+
+			if (s->clock - seen->at < s->edge[bucket + 1])
+				break;
+			if (seen->returned == bucket)
+				outcome->returned += 1;
+			else if (seen->returned > bucket)
+				outcome->outlived += 1;
 		}
 	}
 }
@@ -228,119 +374,146 @@ static void learn(struct hazard *s)
 static void hazard_event(void *state, const struct neotier_event *event)
 {
 	struct hazard *s = state;
-	uint32_t known = 0, t = 0, i;
-	if (s->by_time) s->clock = event->now_ns;
-	for (i = 0; i < event->nr; i++) { uint32_t o = event->access[i].object; if (o == NEOTIER_NO_OBJECT || s->count[o] == 0) break; known++; t = s->turn[o] + 1u; }
-	s->req_known = known;
-	{ uint64_t g = known > 1 ? (s->clock - s->touched[event->access[known - 1].object]) : 0; uint32_t bb = bucket_of(s, g); s->req_gap = known <= 1 ? 0 : bb < 11 ? 1 : bb < 14 ? 2 : bb < 17 ? 3 : 4; }
-	s->req_turn = t > 250 ? 250 : t;
-	s->req_n = event->nr; s->req_w = (float)nt_exp2(-s->walpha * nt_log2((double)event->nr));
-	s->req_lenbin = event->nr <= 4 ? 0 : event->nr <= 16 ? 1 : event->nr <= 48 ? 2 : 3;
-	learn(s);
-	sweep(s);
-	if (s->refs >= s->next_solve) { 
-		uint32_t j; float d = (float)s->decay;
-		for (j = 0; j < s->nclass * BUCKETS; j++) { s->cells[j].reuse *= d; s->cells[j].pass *= d; s->coarse[j].reuse *= d; s->coarse[j].pass *= d; }
-		for (j = 0; j < BUCKETS; j++) { s->all[j].reuse *= d; s->all[j].pass *= d; }
-		solve(s); s->next_solve = s->refs + (uint64_t)s->every; }
+	uint32_t known = 0, turn = 0, i;
+
+	for (i = 0; i < event->nr; i++) {
+		uint32_t object = event->access[i].object;
+
+		if (object == NEOTIER_NO_OBJECT || s->count[object] == 0)
+			break;
+		known++;
+		turn = s->turn[object] + 1u;
+	}
+	s->request_blocks = event->nr;
+	s->request_turn = turn < 255 ? turn : 255;
+	s->request_fresh = event->nr - known;
+	s->sample_every = (event->nr + SAMPLES - 1) / SAMPLES;
+	hazard_learn(s);
+	hazard_age(s);
+	if (s->clock >= s->next_fit && s->params[P_LEARN] > 0) {
+		hazard_rank(s);
+		s->next_fit = s->clock + (uint64_t)s->params[P_FIT_EVERY];
+	}
 }
 
-static uint32_t class_of(struct hazard *s, uint32_t object, uint32_t position)
+static uint32_t hazard_class(const struct hazard *s, uint32_t object, uint32_t position, uint64_t own)
 {
-	uint32_t c = s->count[object], fromend = s->req_n - 1 - position, v[NF], f, cls = 0;
-	v[F_COUNT] = c <= 1 ? 0 : c == 2 ? 1 : c <= 4 ? 2 : c <= 8 ? 3 : c <= 32 ? 4 : 5;
-	v[F_TURN] = s->req_turn <= 1 ? 0 : s->req_turn == 2 ? 1 : s->req_turn == 3 ? 2 : s->req_turn <= 5 ? 3 : 4;
-	v[F_END] = fromend == 0 ? 0 : fromend == 1 ? 1 : 2;
-	v[F_KNOWN] = s->req_known <= 1 ? 0 : position + 3 < s->req_known ? 1 : position < s->req_known ? 2 : 3;
-	v[F_LEN] = s->req_lenbin;
-	v[F_GAP] = s->req_gap;
-	{ float q = s->crf[object]; v[F_CRF] = q <= 1.1f ? 0 : q < 1.5f ? 1 : q < 1.9f ? 2 : q < 2.5f ? 3 : q < 4 ? 4 : q < 8 ? 5 : 6; }
-	v[F_POS] = position == 0 ? 0 : position < 4 ? 1 : 2;
-	for (f = 0; f < NF; f++) cls = cls * s->radix[f] + (v[f] < s->radix[f] ? v[f] : s->radix[f] - 1);
-	return cls;
+	uint32_t end = s->request_blocks - 1 - position, count = s->count[object], turn = s->request_turn;
+	uint32_t fresh = nt_bits(s->request_fresh), signal, class = 0, value[SIGNALS];
+
+	value[END] = end < 2 ? end : 2;
+	value[COUNT] = count <= 2 ? count - 1 : count <= 6 ? 2 : 3;
+	value[TURN] = turn <= 1 ? 0 : turn <= 3 ? turn - 1 : turn <= 5 ? 3 : 4;
+	value[FRESH] = fresh <= 1 ? 0 : fresh <= 5 ? fresh - 1 : 5;
+	value[OWN] = own == 0 ? 0 : own < 2048 ? 1 : own < 8192 ? 2 : own < 32768 ? 3 : 4;
+	for (signal = 0; signal < SIGNALS; signal++)
+		class = class * s->radix[signal] + (s->radix[signal] > 1 ? value[signal] : 0);
+	return class;
 }
 
-/* every touch, resident or not */
-static void touch(struct hazard *s, const struct neotier_event *event, uint32_t index)
+/* Every use of a block, held or not. */
+static void hazard_touch(struct hazard *s, const struct neotier_event *event, uint32_t index)
 {
-	uint32_t o = event->access[index].object;
-	if (s->sample_of[o] != UINT32_MAX) {
-		struct sample *p = &s->ring[s->sample_of[o]];
-		if (p->object == o && p->reused < 0) p->reused = (int8_t)bucket_of(s, s->clock - p->at);
-	}
-	if (s->count[o] == 0) s->turn[o] = (uint8_t)s->req_turn;
-	if (s->count[o] < 255) s->count[o]++;
-	s->refs++;
-	if (!s->by_time) s->clock++;
-	s->crf[o] = s->count[o] == 1 ? 1 : (float)(1 + s->crf[o] * nt_exp2(-(double)(s->clock - s->touched[o]) / s->half));
-	s->touched[o] = s->clock;
-	s->cls[o] = (uint16_t)class_of(s, o, index);
-	s->bucket[o] = 0;
-	{
-		struct sample *p = &s->ring[s->ring_head & (s->ring_size - 1)];
-		*p = (struct sample){ o, s->cls[o], -1, 1, s->req_w, s->clock }; s->seen[s->cls[o]] = 1;
-		s->sample_of[o] = (uint32_t)(s->ring_head & (s->ring_size - 1));
-		s->ring_head++;
-	}
+	uint32_t object = event->access[index].object, at = s->observed[object];
+	uint64_t own = s->count[object] ? s->clock - s->touched[object] : 0;
+	struct observation *next;
+
+	if (at != NEOTIER_NO_OBJECT && s->ring[at].object == object && s->ring[at].returned == NO_BUCKET)
+		s->ring[at].returned = hazard_bucket(s, own);
+	s->observed[object] = NEOTIER_NO_OBJECT;
+	if (s->count[object] == 0)
+		s->turn[object] = (uint8_t)s->request_turn;
+	if (s->count[object] < 255)
+		s->count[object]++;
+	s->class[object] = (uint16_t)hazard_class(s, object, index, own);
+	s->bucket[object] = 0;
+	s->touched[object] = s->clock++;
+	/* Counted from the end, which is where the blocks differ. */
+	if ((event->nr - 1 - index) % s->sample_every)
+		return;
+	at = (uint32_t)(s->ring_head++ & (s->ring_size - 1));
+	next = &s->ring[at];
+	next->at = s->touched[object];
+	next->object = object;
+	next->class = s->class[object];
+	next->returned = NO_BUCKET;
+	s->observed[object] = at;
 }
 
 static int hazard_hit(void *state, const struct neotier_event *event, uint32_t index)
 {
 	struct hazard *s = state;
 	uint32_t object = event->access[index].object;
-	if (!nt_held(&s->base, object)) return NEOTIER_REFUSED;
-	pull(s, object);
-	touch(s, event, index);
-	put(s, object);
+
+	if (!nt_held(&s->base, object))
+		return NEOTIER_REFUSED;
+	hazard_drop(s, object);
+	hazard_touch(s, event, index);
+	hazard_add(s, object);
 	return NEOTIER_OK;
 }
 
-static uint32_t lowest(struct hazard *s)
+/* The lowest ranked cell that has a block in it, or NEOTIER_NO_OBJECT. */
+static uint32_t hazard_lowest(const struct hazard *s)
 {
-	uint32_t i;
-	for (i = 0; i < s->words; i++) if (s->nonempty[i]) return i * 64 + (uint32_t)__builtin_ctzll(s->nonempty[i]);
-	return UINT32_MAX;
+	uint32_t word, words = s->classes * BUCKETS / 64 + 1;
+
+	for (word = 0; word < words; word++)
+		if (s->occupied[word])
+			return s->by_worth[word * 64 + (uint32_t)__builtin_ctzll(s->occupied[word])];
+	return NEOTIER_NO_OBJECT;
 }
 
 static int hazard_admit(void *state, const struct neotier_event *event, uint32_t index)
 {
 	struct hazard *s = state;
-	uint32_t o = event->access[index].object;
-	touch(s, event, index);
-	if (!s->admit || s->held < s->base.capacity) return 1;
-	return s->value[s->cls[o] * BUCKETS] >= s->value[s->order[lowest(s)]];
+	uint32_t object = event->access[index].object;
+
+	hazard_touch(s, event, index);
+	if (s->held < s->base.capacity || s->params[P_ADMISSION] == 0)
+		return 1;
+	return s->worth[s->class[object] * BUCKETS] >= s->worth[hazard_lowest(s)];
 }
 
 static int hazard_insert(void *state, const struct neotier_event *event, uint32_t index)
 {
 	struct hazard *s = state;
 	uint32_t object = event->access[index].object;
-	if (!nt_may_insert(&s->base, object)) return NEOTIER_REFUSED;
+
+	if (!nt_may_insert(&s->base, object))
+		return NEOTIER_REFUSED;
 	s->base.place[object] = NT_HELD;
 	s->held++;
-	put(s, object);
+	hazard_add(s, object);
 	return NEOTIER_OK;
 }
 
 static int hazard_remove(void *state, uint32_t object, enum neotier_remove_reason reason)
 {
 	struct hazard *s = state;
-	if (!nt_may_remove(&s->base, object, reason)) return NEOTIER_REFUSED;
-	if (reason == NEOTIER_FORGOTTEN) { s->count[object] = 0; s->turn[object] = 0; s->sample_of[object] = UINT32_MAX; return NEOTIER_OK; }
+
+	if (!nt_may_remove(&s->base, object, reason))
+		return NEOTIER_REFUSED;
+	if (reason == NEOTIER_FORGOTTEN) {
+		s->count[object] = 0;
+		s->observed[object] = NEOTIER_NO_OBJECT;
+		return NEOTIER_OK;
+	}
 	s->base.place[object] = NT_OUT;
 	s->held--;
-	pull(s, object);
+	hazard_drop(s, object);
 	return NEOTIER_OK;
 }
 
 static uint32_t hazard_victims(void *state, const struct neotier_event *event, uint32_t index, uint32_t want, uint32_t *out)
 {
 	struct hazard *s = state;
-	uint32_t r = lowest(s);
-	(void)event, (void)index, (void)want;
-	if (r == UINT32_MAX) return 0;
-	out[0] = s->lists[s->order[r]].back;
-	return 1;
+	uint32_t rank, cells = s->classes * BUCKETS, found = 0, cell = hazard_lowest(s);
+
+	(void)event, (void)index;
+	for (rank = cell == NEOTIER_NO_OBJECT ? cells : s->rank[cell]; rank < cells && found < want; rank++)
+		found += nt_list_take(&s->lists[s->by_worth[rank]], s->links, s->base.flags, want - found, out + found);
+	return found;
 }
 
 const struct neotier_placement neotier_placement_hazard = {
@@ -348,9 +521,9 @@ const struct neotier_placement neotier_placement_hazard = {
 	.on_event = hazard_event,
 	.admit = hazard_admit,
 	.name = "hazard",
-	.text = "x",
-	.source = "x",
+	.text = "ours: hits to come per unit of room, learned online from age, count, turn, position and size of the request",
+	.source = "here; after LHD (Beckmann et al., NSDI 2018) and Gittins' index",
 	.flags = NEOTIER_KV,
-	.nr_params = 18,
+	.nr_params = NR_PARAMS,
 	.params = hazard_params,
 };
