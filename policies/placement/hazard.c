@@ -32,6 +32,7 @@
  */
 #include "base.h"
 #include "bits.h"
+#include <string.h>
 
 enum { BUCKETS = 26, RANGES = 4, MOST_VALUES = 8, SAMPLES = 8, NO_BUCKET = 255 };
 enum signal { END, COUNT, TURN, FRESH, OWN, SIGNALS };
@@ -47,9 +48,9 @@ static const struct neotier_placement_param hazard_params[] = {
 	{ "own", 1, 0, 1, "signal: time between the last two touches" },
 	{ "admission", 1, 0, 1, "0: everything is let in" },
 	{ "learn", 1, 0, 1, "0: hazards stay what is assumed at the start" },
-	{ "keep", 0.97, 0.1, 1, "share of the counts that a fit leaves to the next" },
-	{ "fit_every", 4096, 64, 1e9, "references between fits" },
-	{ "prior", 4, 0.01, 1e6, "returns' worth of doubt in each factor" },
+	{ "keep", 0.98, 0.1, 1, "share of the counts that a fit leaves to the next" },
+	{ "fit_every", 8192, 64, 1e9, "references between fits" },
+	{ "prior", 16, 0.01, 1e6, "returns' worth of doubt in each factor" },
 };
 enum { P_ADMISSION = SIGNALS, P_LEARN, P_KEEP, P_FIT_EVERY, P_PRIOR, NR_PARAMS };
 
@@ -67,7 +68,7 @@ struct observation {
 
 struct hazard {
 	struct nt_base base;
-	uint32_t classes, radix[SIGNALS];
+	uint32_t classes, class_words, radix[SIGNALS];
 	uint64_t clock;                /* references so far */
 	uint64_t edge[BUCKETS + 1];    /* age where a bucket begins */
 	uint64_t swept[BUCKETS];       /* clock when its lists were last looked at */
@@ -85,13 +86,17 @@ struct hazard {
 	float *worth;
 	uint32_t *by_worth; /* cells, lowest first */
 	uint32_t *rank;     /* its inverse */
+	uint32_t *scratch;  /* for the sort */
 	uint64_t *occupied; /* bitmap of ranks whose list is not empty */
+	uint32_t first;     /* no word of it below this one has a bit set */
+	uint64_t *young;    /* [BUCKETS x class_words]: bitmap of classes whose list of the bucket is not empty */
 	uint32_t held;
 
 	/* the model */
 	float base_rate[BUCKETS];
 	float factor[SIGNALS][MOST_VALUES][RANGES];
-	uint64_t next_fit;
+	struct outcome (*totals)[RANGES]; /* [classes]: returned, and expected by base_rate */
+	uint64_t next_fit, fit_every;
 
 	struct observation *ring;
 	uint64_t ring_size, ring_head, cursor[BUCKETS]; /* counts; a ring index is one modulo ring_size, a power of two */
@@ -110,6 +115,7 @@ static void hazard_carve(struct hazard *s, void *block, size_t *offset, const st
 		s->radix[signal] = config->params[signal] > 0 ? signal_values[signal] : 1;
 		s->classes *= s->radix[signal];
 	}
+	s->class_words = s->classes / 64 + 1;
 	cells = s->classes * BUCKETS;
 	/* Long enough that an observation lives through buckets of many capacities. */
 	s->ring_size = 1u << 16;
@@ -127,10 +133,14 @@ static void hazard_carve(struct hazard *s, void *block, size_t *offset, const st
 	s->worth = nt_carve(block, offset, cells, sizeof(*s->worth));
 	s->by_worth = nt_carve(block, offset, cells, sizeof(*s->by_worth));
 	s->rank = nt_carve(block, offset, cells, sizeof(*s->rank));
+	s->scratch = nt_carve(block, offset, cells, sizeof(*s->scratch));
+	s->totals = nt_carve(block, offset, s->classes, sizeof(*s->totals));
+	s->young = nt_carve(block, offset, (size_t)BUCKETS * s->class_words, sizeof(*s->young));
 	s->occupied = nt_carve(block, offset, cells / 64 + 1, sizeof(*s->occupied));
 	s->ring = nt_carve(block, offset, s->ring_size, sizeof(*s->ring));
 }
 
+static void hazard_count(struct hazard *s);
 static void hazard_rank(struct hazard *s);
 
 static void hazard_start(struct hazard *s, const struct neotier_placement_config *config)
@@ -139,6 +149,7 @@ static void hazard_start(struct hazard *s, const struct neotier_placement_config
 	double edge = 128;
 
 	s->params = config->params;
+	s->fit_every = (uint64_t)config->params[P_FIT_EVERY];
 	for (i = 1; i <= BUCKETS; i++, edge *= 1.4142135623730951)
 		s->edge[i] = (uint64_t)edge;
 	for (i = 0; i < s->classes * BUCKETS; i++) {
@@ -151,6 +162,7 @@ static void hazard_start(struct hazard *s, const struct neotier_placement_config
 		for (value = 0; value < MOST_VALUES; value++)
 			for (range = 0; range < RANGES; range++)
 				s->factor[signal][value][range] = 1;
+	hazard_count(s);
 	hazard_rank(s);
 }
 
@@ -171,21 +183,39 @@ static uint32_t hazard_range(uint32_t bucket)
 	return bucket * RANGES / BUCKETS;
 }
 
+/* Notes whether a cell has blocks, in both bitmaps. */
+static void hazard_mark(struct hazard *s, uint32_t class, uint32_t bucket, int occupied)
+{
+	uint32_t rank = s->rank[class * BUCKETS + bucket];
+	uint64_t *young = &s->young[bucket * s->class_words + class / 64];
+
+	if (occupied) {
+		s->occupied[rank / 64] |= 1ull << (rank % 64);
+		*young |= 1ull << (class % 64);
+		if (rank / 64 < s->first)
+			s->first = rank / 64;
+	} else {
+		s->occupied[rank / 64] &= ~(1ull << (rank % 64));
+		*young &= ~(1ull << (class % 64));
+	}
+}
+
 static void hazard_add(struct hazard *s, uint32_t object)
 {
-	uint32_t cell = s->class[object] * BUCKETS + s->bucket[object];
+	struct nt_list *list = &s->lists[s->class[object] * BUCKETS + s->bucket[object]];
 
-	s->occupied[s->rank[cell] / 64] |= 1ull << (s->rank[cell] % 64);
-	nt_list_push_front(&s->lists[cell], s->links, object);
+	if (list->size == 0)
+		hazard_mark(s, s->class[object], s->bucket[object], 1);
+	nt_list_push_front(list, s->links, object);
 }
 
 static void hazard_drop(struct hazard *s, uint32_t object)
 {
-	uint32_t cell = s->class[object] * BUCKETS + s->bucket[object];
+	struct nt_list *list = &s->lists[s->class[object] * BUCKETS + s->bucket[object]];
 
-	nt_list_unlink(&s->lists[cell], s->links, object);
-	if (s->lists[cell].size == 0)
-		s->occupied[s->rank[cell] / 64] &= ~(1ull << (s->rank[cell] % 64));
+	nt_list_unlink(list, s->links, object);
+	if (list->size == 0)
+		hazard_mark(s, s->class[object], s->bucket[object], 0);
 }
 
 /* The product of a class's factors, by range of age. */
@@ -200,11 +230,42 @@ static void hazard_factors(const struct hazard *s, uint32_t class, float *produc
 			product[range] *= s->factor[signal][class % s->radix[signal]][range];
 }
 
-static float hazard_probability(const struct hazard *s, uint32_t bucket, const float *factors)
+/* Fades the counts; takes the hazard of each bucket over all classes from them, and each class's returns beside what those expect. */
+static void hazard_count(struct hazard *s)
 {
-	float p = s->base_rate[bucket] * factors[hazard_range(bucket)];
+	struct outcome sum[BUCKETS] = { { 0, 0 } };
+	float keep = (float)s->params[P_KEEP];
+	uint32_t class, bucket;
 
-	return p < 0.95f ? p : 0.95f;
+	for (class = 0; class < s->classes; class++) {
+		struct outcome *outcome = &s->outcomes[class * BUCKETS];
+
+		/* What was observed at all has an outcome in the first bucket, and only then in others. */
+		if (outcome->returned + outcome->outlived <= 0)
+			continue;
+		for (bucket = 0; bucket < BUCKETS; bucket++, outcome++) {
+			outcome->returned *= keep;
+			outcome->outlived *= keep;
+			sum[bucket].returned += outcome->returned;
+			sum[bucket].outlived += outcome->outlived;
+		}
+	}
+	/* Assumed at the start: one return in 200 passages of a bucket, whose widths grow, so that hazards fall with age. */
+	for (bucket = 0; bucket < BUCKETS; bucket++)
+		s->base_rate[bucket] = (sum[bucket].returned + 0.05f) / (sum[bucket].returned + sum[bucket].outlived + 10);
+	for (class = 0; class < s->classes; class++) {
+		const struct outcome *outcome = &s->outcomes[class * BUCKETS];
+		struct outcome *total = s->totals[class];
+
+		memset(total, 0, sizeof(s->totals[class]));
+		if (outcome->returned + outcome->outlived <= 0)
+			continue;
+		for (bucket = 0; bucket < BUCKETS; bucket++, outcome++) {
+			total[hazard_range(bucket)].returned += outcome->returned;
+			total[hazard_range(bucket)].outlived +=
+				(outcome->returned + outcome->outlived) * s->base_rate[bucket];
+		}
+	}
 }
 
 /* One pass of iterative proportional fitting over every signal that is on. */
@@ -212,7 +273,7 @@ static void hazard_fit(struct hazard *s)
 {
 	float seen[MOST_VALUES][RANGES], expected[MOST_VALUES][RANGES], factors[RANGES];
 	float prior = (float)s->params[P_PRIOR];
-	uint32_t signal, below = s->classes, class, bucket, value, range;
+	uint32_t signal, below = s->classes, class, value, range;
 
 	for (signal = 0; signal < SIGNALS; signal++) {
 		below /= s->radix[signal];
@@ -222,17 +283,13 @@ static void hazard_fit(struct hazard *s)
 			for (range = 0; range < RANGES; range++)
 				seen[value][range] = expected[value][range] = prior;
 		for (class = 0; class < s->classes; class++) {
-			const struct outcome *outcome = &s->outcomes[class * BUCKETS];
-
-			/* What was observed at all has an outcome in the first bucket, and only then in others. */
-			if (outcome->returned + outcome->outlived < 1e-6f)
+			if (s->totals[class][0].outlived <= 0)
 				continue;
 			hazard_factors(s, class, factors);
 			value = class / below % s->radix[signal];
-			for (bucket = 0; bucket < BUCKETS; bucket++, outcome++) {
-				seen[value][hazard_range(bucket)] += outcome->returned;
-				expected[value][hazard_range(bucket)] +=
-					(outcome->returned + outcome->outlived) * hazard_probability(s, bucket, factors);
+			for (range = 0; range < RANGES; range++) {
+				seen[value][range] += s->totals[class][range].returned;
+				expected[value][range] += s->totals[class][range].outlived * factors[range];
 			}
 		}
 		for (value = 0; value < s->radix[signal]; value++)
@@ -241,87 +298,82 @@ static void hazard_fit(struct hazard *s)
 	}
 }
 
-/* Fades the counts and takes the hazard of each bucket, over all classes, from them. */
-static void hazard_base_rates(struct hazard *s)
-{
-	struct outcome sum[BUCKETS] = { { 0, 0 } };
-	float keep = (float)s->params[P_KEEP];
-	uint32_t cell, bucket;
-
-	for (cell = 0; cell < s->classes * BUCKETS; cell++) {
-		struct outcome *outcome = &s->outcomes[cell];
-
-		outcome->returned *= keep;
-		outcome->outlived *= keep;
-		sum[cell % BUCKETS].returned += outcome->returned;
-		sum[cell % BUCKETS].outlived += outcome->outlived;
-	}
-	/* Assumed at the start: one return in 200 passages of a bucket, whose widths grow, so that hazards fall with age. */
-	for (bucket = 0; bucket < BUCKETS; bucket++)
-		s->base_rate[bucket] = (sum[bucket].returned + 0.05f) / (sum[bucket].returned + sum[bucket].outlived + 10);
-}
-
-/* Gittins' index of every bucket of a class: best ratio of hits to room over the buckets to give up after. */
+/*
+ * Gittins' index of every bucket of a class: the best ratio of hits to room over the ages to give up at. With both summed from
+ * age 0 on that is the steepest line from a bucket's point to a later one, so the later points' upper hull suffices.
+ */
 static void hazard_worth(struct hazard *s, uint32_t class)
 {
-	float factors[RANGES], p[BUCKETS], hits, room, alive, best;
-	uint32_t from, to;
+	float factors[RANGES], hits[BUCKETS + 1], room[BUCKETS + 1], alive = 1, p;
+	uint32_t hull[BUCKETS + 1], top = 0, bucket;
 
 	hazard_factors(s, class, factors);
-	for (to = 0; to < BUCKETS; to++)
-		p[to] = hazard_probability(s, to, factors);
-	for (from = 0; from < BUCKETS; from++) {
-		hits = room = best = 0;
-		alive = 1;
-		for (to = from; to < BUCKETS; to++) {
-			hits += alive * p[to];
-			room += alive * (float)(s->edge[to + 1] - s->edge[to]) * (1 - p[to] / 2);
-			alive *= 1 - p[to];
-			if (hits > best * room)
-				best = hits / room;
+	hits[0] = room[0] = 0;
+	for (bucket = 0; bucket < BUCKETS; bucket++) {
+		p = s->base_rate[bucket] * factors[hazard_range(bucket)];
+		p = p < 0.95f ? p : 0.95f;
+		hits[bucket + 1] = hits[bucket] + alive * p;
+		room[bucket + 1] = room[bucket] + alive * (float)(s->edge[bucket + 1] - s->edge[bucket]) * (1 - p / 2);
+		alive *= 1 - p;
+	}
+	hull[0] = BUCKETS;
+	for (bucket = BUCKETS; bucket-- > 0;) {
+		float slope = (hits[hull[top]] - hits[bucket]) / (room[hull[top]] - room[bucket]);
+
+		while (top > 0) {
+			float next = (hits[hull[top - 1]] - hits[bucket]) / (room[hull[top - 1]] - room[bucket]);
+
+			if (next < slope)
+				break;
+			slope = next;
+			top--;
 		}
-		s->worth[class * BUCKETS + from] = best;
+		s->worth[class * BUCKETS + bucket] = slope;
+		hull[++top] = bucket;
 	}
 }
 
-static void hazard_sift(struct hazard *s, uint32_t root, uint32_t size)
+/* Order-preserving 16 bits of a worth: exponent and 8 bits of mantissa; what differs by less is a tie. */
+static uint32_t hazard_key(float worth)
 {
-	uint32_t *heap = s->by_worth, cell = heap[root], child;
+	union {
+		float f;
+		uint32_t u;
+	} v = { .f = worth };
 
-	for (; (child = 2 * root + 1) < size; root = child) {
-		if (child + 1 < size && s->worth[heap[child + 1]] > s->worth[heap[child]])
-			child++;
-		if (s->worth[heap[child]] <= s->worth[cell])
-			break;
-		heap[root] = heap[child];
-	}
-	heap[root] = cell;
+	return worth > 0 ? v.u >> 15 : 0;
 }
 
-/* Worths from the model, and cells in their order (heap sort: no memory of its own). */
+/* Sorts `from` into `to` by 8 bits of the key; stable. */
+static void hazard_sort_pass(const struct hazard *s, const uint32_t *from, uint32_t *to, uint32_t cells, uint32_t shift)
+{
+	uint32_t start[257] = { 0 }, i;
+
+	for (i = 0; i < cells; i++)
+		start[(hazard_key(s->worth[from[i]]) >> shift & 255) + 1]++;
+	for (i = 0; i < 256; i++)
+		start[i + 1] += start[i];
+	for (i = 0; i < cells; i++)
+		to[start[hazard_key(s->worth[from[i]]) >> shift & 255]++] = from[i];
+}
+
+/* Worths from the model, and cells in their order; ties: the older bucket first. */
 static void hazard_rank(struct hazard *s)
 {
-	uint32_t cells = s->classes * BUCKETS, i, cell;
+	uint32_t cells = s->classes * BUCKETS, i, class, bucket;
 
-	hazard_base_rates(s);
-	if (s->ring_head > 0)
-		hazard_fit(s);
-	for (i = 0; i < s->classes; i++)
-		hazard_worth(s, i);
-	for (i = cells / 2; i-- > 0;)
-		hazard_sift(s, i, cells);
-	for (i = cells; i-- > 1;) {
-		cell = s->by_worth[0];
-		s->by_worth[0] = s->by_worth[i];
-		s->by_worth[i] = cell;
-		hazard_sift(s, 0, i);
-	}
-	for (i = 0; i <= cells / 64; i++)
-		s->occupied[i] = 0;
+	for (class = 0; class < s->classes; class++)
+		hazard_worth(s, class);
+	for (bucket = BUCKETS, i = 0; bucket-- > 0;)
+		for (class = 0; class < s->classes; class++)
+			s->by_worth[i++] = class * BUCKETS + bucket;
+	hazard_sort_pass(s, s->by_worth, s->scratch, cells, 0);
+	hazard_sort_pass(s, s->scratch, s->by_worth, cells, 8);
+	s->first = 0;
+	memset(s->occupied, 0, (cells / 64 + 1) * sizeof(*s->occupied));
 	for (i = 0; i < cells; i++) {
-		cell = s->by_worth[i];
-		s->rank[cell] = i;
-		if (s->lists[cell].size > 0)
+		s->rank[s->by_worth[i]] = i;
+		if (s->lists[s->by_worth[i]].size > 0)
 			s->occupied[i / 64] |= 1ull << (i % 64);
 	}
 }
@@ -329,21 +381,26 @@ static void hazard_rank(struct hazard *s)
 /* Moves blocks that have outgrown their bucket; a bucket's lists are looked at four times in its width. */
 static void hazard_age(struct hazard *s)
 {
-	uint32_t bucket, class;
+	uint32_t bucket, word, class;
+	uint64_t young;
 
 	for (bucket = 0; bucket + 1 < BUCKETS; bucket++) {
 		if (s->clock - s->swept[bucket] < (s->edge[bucket + 1] - s->edge[bucket]) / 4)
 			continue;
 		s->swept[bucket] = s->clock;
-		for (class = 0; class < s->classes; class++) {
-			struct nt_list *list = &s->lists[class * BUCKETS + bucket];
+		for (word = 0; word < s->class_words; word++) {
+			for (young = s->young[bucket * s->class_words + word]; young; young &= young - 1) {
+				struct nt_list *list;
 
-			while (list->size > 0 && s->clock - s->touched[list->back] >= s->edge[bucket + 1]) {
-				uint32_t object = list->back;
+				class = word * 64 + (uint32_t)__builtin_ctzll(young);
+				list = &s->lists[class * BUCKETS + bucket];
+				while (list->size > 0 && s->clock - s->touched[list->back] >= s->edge[bucket + 1]) {
+					uint32_t object = list->back;
 
-				hazard_drop(s, object);
-				s->bucket[object]++;
-				hazard_add(s, object);
+					hazard_drop(s, object);
+					s->bucket[object]++;
+					hazard_add(s, object);
+				}
 			}
 		}
 	}
@@ -391,8 +448,11 @@ static void hazard_event(void *state, const struct neotier_event *event)
 	hazard_learn(s);
 	hazard_age(s);
 	if (s->clock >= s->next_fit && s->params[P_LEARN] > 0) {
+		hazard_count(s);
+		hazard_fit(s);
 		hazard_rank(s);
-		s->next_fit = s->clock + (uint64_t)s->params[P_FIT_EVERY];
+		/* More often at the start, when each fit changes much. */
+		s->next_fit = s->clock + (s->clock / 8 < s->fit_every ? s->clock / 8 : s->fit_every) + 64;
 	}
 }
 
@@ -454,14 +514,15 @@ static int hazard_hit(void *state, const struct neotier_event *event, uint32_t i
 }
 
 /* The lowest ranked cell that has a block in it, or NEOTIER_NO_OBJECT. */
-static uint32_t hazard_lowest(const struct hazard *s)
+static uint32_t hazard_lowest(struct hazard *s)
 {
-	uint32_t word, words = s->classes * BUCKETS / 64 + 1;
+	uint32_t words = s->classes * BUCKETS / 64 + 1;
 
-	for (word = 0; word < words; word++)
-		if (s->occupied[word])
-			return s->by_worth[word * 64 + (uint32_t)__builtin_ctzll(s->occupied[word])];
-	return NEOTIER_NO_OBJECT;
+	while (s->first < words && s->occupied[s->first] == 0)
+		s->first++;
+	if (s->first == words)
+		return NEOTIER_NO_OBJECT;
+	return s->by_worth[s->first * 64 + (uint32_t)__builtin_ctzll(s->occupied[s->first])];
 }
 
 static int hazard_admit(void *state, const struct neotier_event *event, uint32_t index)

@@ -31,7 +31,7 @@ struct KvResult {
   uint64_t inserts = 0, evictions = 0, bypassed = 0;
   size_t state_bytes = 0;    // of the policy
   uint64_t objects = 0;      // handles the state is for
-  double seconds = 0;        // of the replay, without reading the trace
+  double cpu_seconds = 0;    // of the replay, without reading the trace
 
   double hit_rate() const { return block_refs ? static_cast<double>(hits) / static_cast<double>(block_refs) : 0; }
   double prefix_hit_rate() const {
