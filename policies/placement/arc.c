@@ -31,7 +31,7 @@ static void arc_start(struct arc *s, const struct neotier_placement_config *conf
 	nt_list_init(&s->b2);
 }
 
-NT_STATE(arc, 1)
+NT_STATE(arc, base, 1)
 
 static struct nt_list *arc_list(struct arc *s, uint32_t object)
 {

@@ -48,11 +48,11 @@ static inline int nt_may_remove(const struct nt_base *base, uint32_t object, enu
 }
 
 /*
- * state_bytes and init of a policy whose state is `struct NAME` with `struct nt_base base` first. NAME_carve(s, block, &offset,
+ * state_bytes and init of a policy whose state is `struct NAME` with its struct nt_base at `base_`. NAME_carve(s, block, &offset,
  * config) cuts its arrays; NAME_start(s, config) sets what is not zero. Both see the base done.
  * most_groups: 1 for policies of one shared cache.
  */
-#define NT_STATE(name, most_groups)                                                                                                 \
+#define NT_STATE(name, base_, most_groups)                                                                                                 \
 	static size_t name##_state_bytes(const struct neotier_placement_config *config)                                \
 	{                                                                                                              \
 		struct name probe;                                                                                     \
@@ -61,7 +61,7 @@ static inline int nt_may_remove(const struct nt_base *base, uint32_t object, enu
 		if (!nt_config_ok(config) || config->groups > (most_groups))                                                                          \
 			return 0;                                                                                      \
 		nt_carve(NULL, &offset, 1, sizeof(struct name));                                                       \
-		nt_base_carve(&probe.base, NULL, &offset, config);                                                     \
+		nt_base_carve(&probe.base_, NULL, &offset, config);                                                     \
 		name##_carve(&probe, NULL, &offset, config);                                                           \
 		return offset;                                                                                         \
 	}                                                                                                              \
@@ -73,7 +73,7 @@ static inline int nt_may_remove(const struct nt_base *base, uint32_t object, enu
 		if (!nt_config_ok(config) || config->groups > (most_groups))                                                                          \
 			return NEOTIER_REFUSED;                                                                        \
 		nt_carve(state, &offset, 1, sizeof(struct name));                                                      \
-		nt_base_carve(&s->base, state, &offset, config);                                                       \
+		nt_base_carve(&s->base_, state, &offset, config);                                                       \
 		name##_carve(s, state, &offset, config);                                                               \
 		name##_start(s, config);                                                                               \
 		return NEOTIER_OK;                                                                                     \

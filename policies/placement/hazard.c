@@ -59,6 +59,12 @@ struct outcome {
 	float returned, outlived;
 };
 
+/* Cuts a quantity whose scale is not known into values that come up equally often. */
+struct quantiles {
+	float seen[64];                 /* by half-octave */
+	uint8_t value[64];              /* of a half-octave */
+};
+
 struct observation {
 	uint64_t at;
 	uint32_t object;
@@ -71,6 +77,7 @@ struct hazard {
 	uint32_t classes, class_words, radix[SIGNALS];
 	uint64_t clock;                /* references so far */
 	uint64_t edge[BUCKETS + 1];    /* age where a bucket begins */
+	uint32_t shift;                /* log2 of the first bucket's width */
 	uint64_t swept[BUCKETS];       /* clock when its lists were last looked at */
 
 	/* [objects] */
@@ -96,6 +103,7 @@ struct hazard {
 	float base_rate[BUCKETS];
 	float factor[SIGNALS][MOST_VALUES][RANGES];
 	struct outcome (*totals)[RANGES]; /* [classes]: returned, and expected by base_rate */
+	struct quantiles fresh, own;
 	uint64_t next_fit, fit_every;
 
 	struct observation *ring;
@@ -146,10 +154,15 @@ static void hazard_rank(struct hazard *s);
 static void hazard_start(struct hazard *s, const struct neotier_placement_config *config)
 {
 	uint32_t i, signal, value, range;
-	double edge = 128;
+	double edge;
 
 	s->params = config->params;
 	s->fit_every = (uint64_t)config->params[P_FIT_EVERY];
+	/* Ages matter in terms of how long the room lasts: 64th parts of it up to some 90 times. */
+	s->shift = nt_bits(config->capacity / 64);
+	if (s->shift < 4)
+		s->shift = 4;
+	edge = (double)(1ull << s->shift);
 	for (i = 1; i <= BUCKETS; i++, edge *= 1.4142135623730951)
 		s->edge[i] = (uint64_t)edge;
 	for (i = 0; i < s->classes * BUCKETS; i++) {
@@ -166,16 +179,42 @@ static void hazard_start(struct hazard *s, const struct neotier_placement_config
 	hazard_rank(s);
 }
 
-NT_STATE(hazard, 1)
+NT_STATE(hazard, base, 1)
 
 static uint8_t hazard_bucket(const struct hazard *s, uint64_t age)
 {
-	/* edge[b] = 128 x 2^((b - 1) / 2) */
-	uint32_t bits = nt_bits(age >> 7), bucket = bits ? 2 * bits - 1 : 0;
+	/* edge[b] = 2^shift x 2^((b - 1) / 2) */
+	uint32_t bits = nt_bits(age >> s->shift), bucket = bits ? 2 * bits - 1 : 0;
 
 	if (bucket >= BUCKETS)
 		return BUCKETS - 1;
 	return (uint8_t)(bucket + 1 < BUCKETS && age >= s->edge[bucket + 1] ? bucket + 1 : bucket);
+}
+
+/* 0 for 0, else 1 + floor(2 log2 x), about. */
+static uint32_t hazard_half_octave(uint64_t x)
+{
+	uint32_t bits = nt_bits(x);
+
+	if (bits == 0)
+		return 0;
+	return 2 * bits - 1 + (bits > 1 && (x >> (bits - 2) & 1)) < 64 ? 2 * bits - 1 + (bits > 1 && (x >> (bits - 2) & 1)) : 63;
+}
+
+static void hazard_cut(struct quantiles *q, uint32_t values, float keep)
+{
+	float sum = 0, below = 0;
+	uint32_t i;
+
+	for (i = 0; i < 64; i++)
+		sum += q->seen[i] *= keep;
+	for (i = 0; i < 64; i++) {
+		/* By the middle of the half-octave's own share. */
+		float at = sum > 0 ? (below + q->seen[i] / 2) / sum * (float)values : 0;
+
+		q->value[i] = (uint8_t)(at < (float)(values - 1) ? at : (float)(values - 1));
+		below += q->seen[i];
+	}
 }
 
 static uint32_t hazard_range(uint32_t bucket)
@@ -445,9 +484,12 @@ static void hazard_event(void *state, const struct neotier_event *event)
 	s->request_turn = turn < 255 ? turn : 255;
 	s->request_fresh = event->nr - known;
 	s->sample_every = (event->nr + SAMPLES - 1) / SAMPLES;
+	s->fresh.seen[hazard_half_octave(s->request_fresh)] += 1;
 	hazard_learn(s);
 	hazard_age(s);
 	if (s->clock >= s->next_fit && s->params[P_LEARN] > 0) {
+		hazard_cut(&s->fresh, signal_values[FRESH], (float)s->params[P_KEEP]);
+		hazard_cut(&s->own, signal_values[OWN] - 1, (float)s->params[P_KEEP]);
 		hazard_count(s);
 		hazard_fit(s);
 		hazard_rank(s);
@@ -459,13 +501,13 @@ static void hazard_event(void *state, const struct neotier_event *event)
 static uint32_t hazard_class(const struct hazard *s, uint32_t object, uint32_t position, uint64_t own)
 {
 	uint32_t end = s->request_blocks - 1 - position, count = s->count[object], turn = s->request_turn;
-	uint32_t fresh = nt_bits(s->request_fresh), signal, class = 0, value[SIGNALS];
+	uint32_t signal, class = 0, value[SIGNALS];
 
 	value[END] = end < 2 ? end : 2;
 	value[COUNT] = count <= 2 ? count - 1 : count <= 6 ? 2 : 3;
 	value[TURN] = turn <= 1 ? 0 : turn <= 3 ? turn - 1 : turn <= 5 ? 3 : 4;
-	value[FRESH] = fresh <= 1 ? 0 : fresh <= 5 ? fresh - 1 : 5;
-	value[OWN] = own == 0 ? 0 : own < 2048 ? 1 : own < 8192 ? 2 : own < 32768 ? 3 : 4;
+	value[FRESH] = s->fresh.value[hazard_half_octave(s->request_fresh)];
+	value[OWN] = own == 0 ? 0 : 1 + s->own.value[hazard_half_octave(own)];
 	for (signal = 0; signal < SIGNALS; signal++)
 		class = class * s->radix[signal] + (s->radix[signal] > 1 ? value[signal] : 0);
 	return class;
@@ -491,6 +533,8 @@ static void hazard_touch(struct hazard *s, const struct neotier_event *event, ui
 	/* Counted from the end, which is where the blocks differ. */
 	if ((event->nr - 1 - index) % s->sample_every)
 		return;
+	if (own > 0)
+		s->own.seen[hazard_half_octave(own)] += 1;
 	at = (uint32_t)(s->ring_head++ & (s->ring_size - 1));
 	next = &s->ring[at];
 	next->at = s->touched[object];

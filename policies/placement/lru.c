@@ -25,7 +25,7 @@ static void lru_start(struct lru *s, const struct neotier_placement_config *conf
 		nt_list_init(&s->lists[group]);
 }
 
-NT_STATE(lru, UINT32_MAX)
+NT_STATE(lru, base, UINT32_MAX)
 
 static int lru_hit(void *state, const struct neotier_event *event, uint32_t index)
 {

@@ -11,6 +11,10 @@ extern const struct neotier_placement neotier_placement_arc;
 extern const struct neotier_placement neotier_placement_s3fifo;
 extern const struct neotier_placement neotier_placement_lrfu;
 extern const struct neotier_placement neotier_placement_gdsf;
+extern const struct neotier_placement neotier_placement_hyperbolic;
+extern const struct neotier_placement neotier_placement_lhd;
+extern const struct neotier_placement neotier_placement_marconi;
+extern const struct neotier_placement neotier_placement_wild;
 extern const struct neotier_placement neotier_placement_ttl;
 extern const struct neotier_placement neotier_placement_belady;
 extern const struct neotier_placement neotier_placement_belady_forced;
@@ -25,6 +29,10 @@ const struct neotier_placement *const neotier_placements[] = {
 	&neotier_placement_s3fifo,
 	&neotier_placement_lrfu,
 	&neotier_placement_gdsf,
+	&neotier_placement_hyperbolic,
+	&neotier_placement_lhd,
+	&neotier_placement_marconi,
+	&neotier_placement_wild,
 	&neotier_placement_ttl,
 	&neotier_placement_belady,
 	&neotier_placement_belady_forced,

@@ -35,7 +35,7 @@ static void s3fifo_start(struct s3fifo *s, const struct neotier_placement_config
 	s->ghost_max = config->capacity - s->small_max;
 }
 
-NT_STATE(s3fifo, 1)
+NT_STATE(s3fifo, base, 1)
 
 static int s3fifo_hit(void *state, const struct neotier_event *event, uint32_t index)
 {

@@ -35,7 +35,7 @@ static void nt_score_start(struct nt_score *s, const struct neotier_placement_co
 	s->by_handle = config->kind == NEOTIER_KIND_EXPERT;
 }
 
-NT_STATE(nt_score, UINT32_MAX)
+NT_STATE(nt_score, base, UINT32_MAX)
 
 typedef double nt_touch_fn(struct nt_score *s, const struct neotier_access *access);
 

@@ -31,7 +31,7 @@ static void slru_start(struct slru *s, const struct neotier_placement_config *co
 	s->protected_max = (uint32_t)(config->params[0] * (double)config->capacity);
 }
 
-NT_STATE(slru, 1)
+NT_STATE(slru, base, 1)
 
 static struct nt_list *slru_list(struct slru *s, uint32_t object)
 {

@@ -30,7 +30,7 @@ static void ttl_start(struct ttl *s, const struct neotier_placement_config *conf
 	s->ttl_ns = (uint64_t)(config->params[0] * 1e9);
 }
 
-NT_STATE(ttl, 1)
+NT_STATE(ttl, base, 1)
 
 static void ttl_touch(struct ttl *s, const struct neotier_event *event, uint32_t object)
 {

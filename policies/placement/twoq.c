@@ -34,7 +34,7 @@ static void twoq_start(struct twoq *s, const struct neotier_placement_config *co
 	s->out_max = (uint32_t)(config->params[1] * (double)config->capacity);
 }
 
-NT_STATE(twoq, 1)
+NT_STATE(twoq, base, 1)
 
 static int twoq_hit(void *state, const struct neotier_event *event, uint32_t index)
 {
