@@ -158,7 +158,7 @@ struct neotier_placement {
 	size_t (*state_bytes)(const struct neotier_placement_config *config);
 	/* state: zeroed, 64-byte aligned, state_bytes(config) long. NEOTIER_OK, or NEOTIER_REFUSED as state_bytes would say. */
 	int (*init)(void *state, const struct neotier_placement_config *config);
-	/* Optional. The event is about to be served. */
+	/* Optional. The event is about to be served. An object that has no handle yet is NEOTIER_NO_OBJECT here. */
 	void (*on_event)(void *state, const struct neotier_event *event);
 	/* event->access[index] is resident and used. REFUSED where the policy does not hold it. */
 	int (*on_hit)(void *state, const struct neotier_event *event, uint32_t index);

@@ -105,21 +105,16 @@ void KvCache::begin(const KvRequest& r, uint64_t tick, const uint64_t* next_use)
   if (r.blocks > 0) policy_.on_event(event_);
 }
 
-void KvCache::hit(uint32_t index) {
-  if (policy_.on_hit(event_, index) != NEOTIER_OK) broken("on_hit refused a resident object", accesses_[index].object);
-}
-
-bool KvCache::insert(uint32_t index, std::vector<uint32_t>* evicted) { return insert_access(event_, index, evicted); }
-
-bool KvCache::insert_access(const neotier_event& event, uint32_t index, std::vector<uint32_t>* evicted) {
-  const uint32_t handle = event.access[index].object;
-  if (!policy_.admit(event, index)) {
+void KvCache::insert(uint32_t index) {
+  const uint32_t handle = accesses_[index].object;
+  if (!policy_.admit(event_, index)) {
     bypassed_++;
-    return false;
+    return;
   }
   while (size_ >= capacity_) {
     uint32_t victim = 0;
-    if (policy_.victims(event, index, 1, &victim) != 1) broken("victims() named none though nothing is pinned", handle);
+    if (policy_.victims(event_, index, 1, &victim) != 1)
+      broken("victims() named none though nothing is pinned", handle);
     if (victim >= flags_.size() || flags_[victim] != NEOTIER_RESIDENT)
       broken("victims() named an object that is not resident", victim);
     if (policy_.on_remove(victim, NEOTIER_EVICTED) != NEOTIER_OK) broken("on_remove refused its own victim", victim);
@@ -127,30 +122,12 @@ bool KvCache::insert_access(const neotier_event& event, uint32_t index, std::vec
     size_--;
     evictions_++;
     if (!all_history_) nt_list_push_front(&history_, links_.data(), victim);
-    if (evicted) evicted->push_back(object_of_[victim]);
   }
-  if (policy_.on_insert(event, index) != NEOTIER_OK) broken("on_insert refused what it admitted", handle);
+  if (policy_.on_insert(event_, index) != NEOTIER_OK) broken("on_insert refused what it admitted", handle);
   flags_[handle] = NEOTIER_RESIDENT;
   size_++;
   inserts_++;
   if (!all_history_) nt_list_unlink(&history_, links_.data(), handle);
-  return true;
-}
-
-void KvCache::remove(uint32_t object) {
-  const uint32_t handle = handle_of_[object];
-  if (policy_.on_remove(handle, NEOTIER_REMOVED) != NEOTIER_OK) broken("on_remove refused a resident object", handle);
-  flags_[handle] = 0;
-  size_--;
-  if (!all_history_) nt_list_push_front(&history_, links_.data(), handle);
-}
-
-bool KvCache::insert_alone(const neotier_access& facts, uint32_t object, uint64_t now_ns,
-                           std::vector<uint32_t>* evicted) {
-  neotier_access access = facts;
-  access.object = take_handle(object);
-  const neotier_event event = {event_.tick, now_ns, NEOTIER_EVENT_DEMAND, 0, 1, 0, &access};
-  return insert_access(event, 0, evicted);
 }
 
 KvCache::Hits KvCache::request(const KvRequest& r, uint64_t tick, const uint64_t* next_use) {
@@ -166,7 +143,7 @@ KvCache::Hits KvCache::request(const KvRequest& r, uint64_t tick, const uint64_t
     // Earlier blocks' evictions may have taken this one, and its handle with a limited history.
     accesses_[k].object = all_history_ ? objects[k] : take_handle(objects[k]);
     if (flags_[accesses_[k].object] & NEOTIER_RESIDENT) {
-      hit(k);
+      if (policy_.on_hit(event_, k) != NEOTIER_OK) broken("on_hit refused a resident object", accesses_[k].object);
     } else {
       insert(k);
     }

@@ -25,20 +25,10 @@ class KvCache {
   // or NULL.
   Hits request(const KvRequest& r, uint64_t tick, const uint64_t* next_use);
 
-  // The same in steps, for hosts with several caches: begin, then hit() or insert() for each index in turn. Objects are the
-  // trace's numbers.
-  void begin(const KvRequest& r, uint64_t tick, const uint64_t* next_use);
   bool resident(uint32_t object) const {
     const uint32_t handle = handle_of_[object];
     return handle != NEOTIER_NO_OBJECT && flags_[handle] & NEOTIER_RESIDENT;
   }
-  void hit(uint32_t index);
-  // False where the policy lets it pass by. Adds what had to go to `evicted`, where given.
-  bool insert(uint32_t index, std::vector<uint32_t>* evicted = nullptr);
-  void remove(uint32_t object);
-  // A block of another cache's making (a demotion) as an event of its own; next_use as for begin().
-  bool insert_alone(const neotier_access& facts, uint32_t object, uint64_t now_ns, std::vector<uint32_t>* evicted);
-  const neotier_access& access(uint32_t index) const { return accesses_[index]; }
 
   uint64_t size() const { return size_; }
   uint64_t inserts() const { return inserts_; }
@@ -50,7 +40,8 @@ class KvCache {
  private:
   uint32_t take_handle(uint32_t object);
   void release_handle(uint32_t handle);
-  bool insert_access(const neotier_event& event, uint32_t index, std::vector<uint32_t>* evicted);
+  void begin(const KvRequest& r, uint64_t tick, const uint64_t* next_use);
+  void insert(uint32_t index);
   [[noreturn]] void broken(const char* what, uint32_t handle) const;
 
   const KvTrace& trace_;

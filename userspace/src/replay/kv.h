@@ -39,9 +39,6 @@ struct KvResult {
   }
 };
 
-// Time to prefill a block of `tokens` tokens after `before` tokens of prefix. The default model is stated in tiers.h.
-uint64_t prefill_ns(uint64_t before, uint64_t tokens);
-
 // Hits are counted against the state before the request; then its blocks are touched and inserted in order, which may evict the
 // request's own. Throws std::runtime_error: a policy refuses, breaks the rules of its ABI (named), or cancelled.
 KvResult replay(const KvTrace& trace, const placement::PolicyRef& policy, const KvOptions& options);
