@@ -34,7 +34,7 @@
 #include "bits.h"
 #include <string.h>
 
-enum { BUCKETS = 26, RANGES = 4, MOST_VALUES = 8, SAMPLES = 8, NO_BUCKET = 255 };
+enum { BUCKETS = 32, RANGES = 4, MOST_VALUES = 8, SAMPLES = 8, NO_BUCKET = 255 };
 enum signal { END, COUNT, TURN, FRESH, OWN, SIGNALS };
 
 /* Distinct values of each signal when it is on. */
@@ -158,7 +158,7 @@ static void hazard_start(struct hazard *s, const struct neotier_placement_config
 
 	s->params = config->params;
 	s->fit_every = (uint64_t)config->params[P_FIT_EVERY];
-	/* Ages matter in terms of how long the room lasts: 64th parts of it up to some 90 times. */
+	/* Ages matter in terms of how long the room lasts: 64th parts of it up to some 700 times. */
 	s->shift = nt_bits(config->capacity / 64);
 	if (s->shift < 4)
 		s->shift = 4;

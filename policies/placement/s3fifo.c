@@ -101,7 +101,7 @@ static void s3fifo_to_main(struct s3fifo *s, struct nt_list *from, uint32_t obje
 static uint32_t s3fifo_victims(void *state, const struct neotier_event *event, uint32_t index, uint32_t want, uint32_t *out)
 {
 	struct s3fifo *s = state;
-	/* An object is touched at most 3 times and main's rounds take one off each: more steps means all are pinned. */
+	/* An object counts at most 3 touches and main's rounds take one off each: more steps mean that all left are pinned. */
 	uint32_t steps = 5 * (s->small.size + s->main.size) + 1, object;
 
 	(void)event, (void)index, (void)want;
@@ -126,7 +126,9 @@ static uint32_t s3fifo_victims(void *state, const struct neotier_event *event, u
 		out[0] = object;
 		return 1;
 	}
-	return 0;
+	/* All of the queue whose turn it was are pinned. */
+	return nt_list_take(&s->small, s->links, s->base.flags, 1, out) ||
+	       nt_list_take(&s->main, s->links, s->base.flags, 1, out);
 }
 
 const struct neotier_placement neotier_placement_s3fifo = {

@@ -100,11 +100,11 @@ TEST_F(ReferenceFigures, OursReachesItsTargets) {
 }
 
 TEST(Replay, CountsAgainstTheStateBeforeTheRequest) {
-  // The second request finds 0 and 1; inserting 2 evicts 0 under LRU, after 0 was counted.
+  // The second request finds 0 and 1; inserting 2 evicts 1, after both were counted.
   const KvTrace trace = trace_of({{0, 1}, {1, 0, 2}, {0}});
   const KvResult r = run(trace, "lru", 2);
   EXPECT_EQ(r.block_refs, 6u);
-  EXPECT_EQ(r.hits, 3u);         // 1, 0; then 0, which is the last but one touched
+  EXPECT_EQ(r.hits, 3u);         // 1 and 0; then 0 again
   EXPECT_EQ(r.prefix_hits, 3u);
   EXPECT_EQ(r.evictions, 1u);
 }

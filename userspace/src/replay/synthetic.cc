@@ -88,9 +88,10 @@ class Generator {
   KvTrace run(const std::vector<double>& shares) {
     double time = 0;
     while (trace_.requests.size() < options_.requests) {
+      const double until = time + 1;
       // New sessions come at a rate that makes all requests together `rate` a second, each source its share.
       for (size_t i = 0; i < shares.size(); i++) {
-        while (shares[i] > 0 && next_start_[i] <= time) {
+        while (shares[i] > 0 && next_start_[i] < until) {
           Session session;
           session.time = next_start_[i];
           session.source = static_cast<Source>(i);
@@ -100,7 +101,6 @@ class Generator {
           next_start_[i] += random_.exponential(kSteps[i] / (options_.rate * shares[i]));
         }
       }
-      double until = time + 1;
       while (!waiting_.empty() && waiting_.top().time < until && trace_.requests.size() < options_.requests) {
         Session session = waiting_.top();
         waiting_.pop();
