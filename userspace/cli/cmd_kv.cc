@@ -61,7 +61,8 @@ std::map<std::string, double> parse_params(const std::vector<std::string>& setti
     char* end = nullptr;
     const double value = equals == std::string::npos ? 0 : std::strtod(setting.c_str() + equals + 1, &end);
     if (!end || end == setting.c_str() + equals + 1 || *end)
-      throw std::runtime_error(fmt::format("--param '{}': expected NAME=NUMBER; `neotier kv policies` lists them", setting));
+      throw std::runtime_error(
+          fmt::format("--param '{}': expected NAME=NUMBER; `neotier kv policies` lists them", setting));
     params[setting.substr(0, equals)] = value;
   }
   return params;
@@ -106,14 +107,16 @@ int lengths_command(const Arguments& a, const KvTrace& trace) {
   j["blocks_per_s"] = rate;
   j["turnover_s"] = rate > 0 ? Json(static_cast<double>(a.capacity) / rate) : Json(nullptr);
   if (!a.json.empty()) write_file(a.json, j.dump(2) + "\n");
-  fmt::print("{}: {} requests, {} blocks of {} tokens in {:.0f} s. This format gives lengths only, so no block is known to come "
-             "back: there is no hit rate.\n",
-             a.trace, trace.requests.size(), trace.blocks.size(), trace.block_tokens, seconds);
+  fmt::print(
+      "{}: {} requests, {} blocks of {} tokens in {:.0f} s. This format gives lengths only, so no block is known to "
+      "come "
+      "back: there is no hit rate.\n",
+      a.trace, trace.requests.size(), trace.blocks.size(), trace.block_tokens, seconds);
   fmt::print("demand     {:.1f} new blocks/s, {}/s to write\n", rate,
              format_size(static_cast<uint64_t>(rate * static_cast<double>(a.replay.block_bytes))));
   if (rate > 0)
-    fmt::print("turnover   {} blocks are replaced in {:.1f} s on average: a block must come back within about that\n", a.capacity,
-               static_cast<double>(a.capacity) / rate);
+    fmt::print("turnover   {} blocks are replaced in {:.1f} s on average: a block must come back within about that\n",
+               a.capacity, static_cast<double>(a.capacity) / rate);
   return 0;
 }
 
@@ -148,9 +151,11 @@ int tiers_command(const Arguments& a, const KvTrace& trace) {
   }
   j["capacity_blocks"] = capacity;
   j["ttft_ms"] = {{"p50", r.ttft_ms[0]}, {"p90", r.ttft_ms[1]}, {"p99", r.ttft_ms[2]}};
-  j["ttft_recompute_ms"] = {{"p50", r.ttft_recompute_ms[0]}, {"p90", r.ttft_recompute_ms[1]}, {"p99", r.ttft_recompute_ms[2]}};
-  fmt::print("modelled TTFT, ms: p50 {:.1f}, p90 {:.1f}, p99 {:.1f}; without a cache {:.1f}, {:.1f}, {:.1f}\n", r.ttft_ms[0],
-             r.ttft_ms[1], r.ttft_ms[2], r.ttft_recompute_ms[0], r.ttft_recompute_ms[1], r.ttft_recompute_ms[2]);
+  j["ttft_recompute_ms"] = {
+      {"p50", r.ttft_recompute_ms[0]}, {"p90", r.ttft_recompute_ms[1]}, {"p99", r.ttft_recompute_ms[2]}};
+  fmt::print("modelled TTFT, ms: p50 {:.1f}, p90 {:.1f}, p99 {:.1f}; without a cache {:.1f}, {:.1f}, {:.1f}\n",
+             r.ttft_ms[0], r.ttft_ms[1], r.ttft_ms[2], r.ttft_recompute_ms[0], r.ttft_recompute_ms[1],
+             r.ttft_recompute_ms[2]);
   fmt::print("hit rate {:.4f}, prefix {:.4f}; {} blocks were there but faster to compute than to load (policy {})\n",
              share(r.hits), share(r.prefix_hits), r.recomputed, r.policy);
   if (!a.json.empty()) write_file(a.json, j.dump(2) + "\n");
@@ -175,16 +180,19 @@ int replay_command(Arguments& a) {
   }
   fmt::print("policy {}, {} blocks: hit rate {:.4f}, prefix {:.4f} of {} references in {} requests\n", r.policy,
              r.capacity_blocks, r.hit_rate(), r.prefix_hit_rate(), r.block_refs, r.requests);
-  fmt::print("{} inserted, {} evicted, {} let pass by; {:.2f} M references/s of one core, {:.1f} bytes of state an object\n",
-             r.inserts, r.evictions, r.bypassed, rate * 1e-6, per_object);
+  fmt::print(
+      "{} inserted, {} evicted, {} let pass by; {:.2f} M references/s of one core, {:.1f} bytes of state an object\n",
+      r.inserts, r.evictions, r.bypassed, rate * 1e-6, per_object);
   return 0;
 }
 
 int sweep_command(Arguments& a) {
   const KvTrace trace = load(a);
   if (!trace.identity)
-    throw std::runtime_error(fmt::format("{}: this format gives lengths only, so policies cannot be told apart on it", a.trace));
-  if (a.json.empty() && a.html.empty()) throw std::runtime_error("nowhere to write to: give --html FILE, --json FILE or both");
+    throw std::runtime_error(
+        fmt::format("{}: this format gives lengths only, so policies cannot be told apart on it", a.trace));
+  if (a.json.empty() && a.html.empty())
+    throw std::runtime_error("nowhere to write to: give --html FILE, --json FILE or both");
   replay::SweepOptions options;
   options.trace_name = fs::path(a.trace).filename();
   options.policies = a.policies;
@@ -273,16 +281,19 @@ void add_kv(CLI::App& app, int& status) {
   auto* capacity = one->add_option("--capacity-blocks", a->capacity, "blocks the cache holds")
                        ->capture_default_str()
                        ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
-  auto* tiers = one->add_option("--tiers", a->tiers, "NAME=SIZE,… of dram, cxl, ssd, remote; modelled TTFT")->excludes(capacity);
+  auto* tiers =
+      one->add_option("--tiers", a->tiers, "NAME=SIZE,… of dram, cxl, ssd, remote; modelled TTFT")->excludes(capacity);
   one->add_option("--link", a->links, "NAME=GB_PER_S:MICROSECONDS,… of --tiers")->needs(tiers);
   one->callback([a, &status] { status = replay_command(*a); });
 
   CLI::App* sweep = kv->add_subcommand("sweep", "every policy over capacities, with plots");
   sweep->footer(
-      "example:\n  neotier kv sweep conversation_trace.jsonl --html sweep.html --json sweep.json\nInterrupted, the same command "
+      "example:\n  neotier kv sweep conversation_trace.jsonl --html sweep.html --json sweep.json\nInterrupted, the "
+      "same command "
       "goes on where it stopped.");
   add_trace_options(*sweep, *a);
-  sweep->add_option("--policies", a->policies, "names or shared libraries, separated by commas; default: all")->delimiter(',');
+  sweep->add_option("--policies", a->policies, "names or shared libraries, separated by commas; default: all")
+      ->delimiter(',');
   sweep->add_option("--capacities", a->capacities, "blocks, separated by commas")
       ->delimiter(',')
       ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
@@ -296,7 +307,8 @@ void add_kv(CLI::App& app, int& status) {
   CLI::App* generate = kv->add_subcommand("generate", "write a synthetic trace, for tests and tuning");
   std::string kinds;
   for (const auto& kind : replay::synthetic_kinds()) kinds += fmt::format("\n  {:<10} {}", kind.name, kind.text);
-  generate->footer("workloads:" + kinds + "\nexample:\n  neotier kv generate agents --requests 20000 --seed 3 --out agents.jsonl");
+  generate->footer("workloads:" + kinds +
+                   "\nexample:\n  neotier kv generate agents --requests 20000 --seed 3 --out agents.jsonl");
   generate->add_option("workload", s->kind, "WORKLOAD")->required();
   generate->add_option("--requests", s->requests, "how many")->capture_default_str()->check(CLI::Range(1, 100000000));
   generate->add_option("--rate", s->rate, "requests a second")->capture_default_str()->check(CLI::Range(1e-6, 1e6));

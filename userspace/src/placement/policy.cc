@@ -31,8 +31,8 @@ std::unique_ptr<neotier_placement> checked_copy(const neotier_placement* entry, 
     throw refuse(fmt::format("its ABI is version {}, this build's is {}", entry->abi, NEOTIER_PLACEMENT_ABI));
   constexpr size_t kRequired = offsetof(neotier_placement, victims) + sizeof(neotier_placement::victims);
   if (entry->struct_bytes > sizeof(neotier_placement) || entry->struct_bytes < kRequired) {
-    throw refuse(fmt::format("its descriptor has {} bytes, this build's {}", entry->struct_bytes,
-                             sizeof(neotier_placement)));
+    throw refuse(
+        fmt::format("its descriptor has {} bytes, this build's {}", entry->struct_bytes, sizeof(neotier_placement)));
   }
   auto copy = std::make_unique<neotier_placement>();
   std::memcpy(copy.get(), entry, entry->struct_bytes);
@@ -52,7 +52,8 @@ PolicyRef load(const std::string& path) {
   if (!raw) throw std::runtime_error(fmt::format("cannot load policy: {}", dlerror()));
   std::shared_ptr<void> library(raw, dlclose);
   const auto* entry = static_cast<const neotier_placement*>(dlsym(raw, NEOTIER_PLACEMENT_ENTRY));
-  if (!entry) throw std::runtime_error(fmt::format("policy {}: it exports no symbol {}", path, NEOTIER_PLACEMENT_ENTRY));
+  if (!entry)
+    throw std::runtime_error(fmt::format("policy {}: it exports no symbol {}", path, NEOTIER_PLACEMENT_ENTRY));
   auto copy = checked_copy(entry, path);
   const neotier_placement* descriptor = copy.release();
   return PolicyRef(descriptor, [library](const neotier_placement* p) { delete p; });
@@ -65,7 +66,8 @@ PolicyRef find_policy(const std::string& name_or_path) {
   for (auto p = neotier_placements; *p; p++) {
     if (name_or_path == (*p)->name) return PolicyRef(*p, [](const neotier_placement*) {});
   }
-  throw std::runtime_error(fmt::format("unknown policy '{}'; known: {}, or a shared library's path", name_or_path, names()));
+  throw std::runtime_error(
+      fmt::format("unknown policy '{}'; known: {}, or a shared library's path", name_or_path, names()));
 }
 
 std::vector<const neotier_placement*> policies(uint32_t flags) {
@@ -88,12 +90,12 @@ std::vector<double> resolve_params(const neotier_placement& policy, const std::m
     const auto* param =
         std::find_if(policy.params, end, [&](const neotier_placement_param& p) { return name == p.name; });
     if (param == end) {
-      throw std::runtime_error(fmt::format("policy {} has no parameter '{}'; it has {}", policy.name, name,
-                                           known.empty() ? "none" : known));
+      throw std::runtime_error(
+          fmt::format("policy {} has no parameter '{}'; it has {}", policy.name, name, known.empty() ? "none" : known));
     }
     if (!(value >= param->min && value <= param->max)) {
-      throw std::runtime_error(fmt::format("policy {}: {}={} is not in {} .. {}", policy.name, name, value, param->min,
-                                           param->max));
+      throw std::runtime_error(
+          fmt::format("policy {}: {}={} is not in {} .. {}", policy.name, name, value, param->min, param->max));
     }
     values[static_cast<size_t>(param - policy.params)] = value;
   }

@@ -17,8 +17,9 @@ namespace neotier::placement {
 // Keeps the library that a policy came from loaded.
 using PolicyRef = std::shared_ptr<const neotier_placement>;
 
-// A policy of this build by name, or, where the name holds a '/' or ends in ".so", the one that the shared library exports.
-// Throws std::runtime_error with one line: unknown name (and which there are), no such symbol, wrong version, slots missing.
+// A policy of this build by name, or, where the name holds a '/' or ends in ".so", the one that the shared library
+// exports. Throws std::runtime_error with one line: unknown name (and which there are), no such symbol, wrong version,
+// slots missing.
 PolicyRef find_policy(const std::string& name_or_path);
 
 // The policies of this build that have all of these enum neotier_placement_flags, in the order to list them.

@@ -21,8 +21,8 @@ class KvCache {
 
   KvCache(const KvTrace& trace, const placement::PolicyRef& policy, const KvOptions& options);
 
-  // A whole request: its hits against the state before it, then its touches and inserts. next_use: of each of its block references,
-  // or NULL.
+  // A whole request: its hits against the state before it, then its touches and inserts. next_use: of each of its block
+  // references, or NULL.
   Hits request(const KvRequest& r, uint64_t tick, const uint64_t* next_use);
 
   bool resident(uint32_t object) const {
@@ -48,15 +48,15 @@ class KvCache {
   uint64_t capacity_;
   uint64_t block_bytes_;
   uint64_t size_ = 0, inserts_ = 0, evictions_ = 0, bypassed_ = 0;
-  bool all_history_;                   // handles are the trace's numbers
-  std::vector<uint8_t> flags_;         // [handles]
-  std::vector<uint32_t> handle_of_;    // [objects]
-  std::vector<uint32_t> object_of_;    // [handles]
-  std::vector<nt_link> links_;         // [handles]: of `history_`
-  nt_list history_;                    // handles without residency, the oldest at the back
+  bool all_history_;                 // handles are the trace's numbers
+  std::vector<uint8_t> flags_;       // [handles]
+  std::vector<uint32_t> handle_of_;  // [objects]
+  std::vector<uint32_t> object_of_;  // [handles]
+  std::vector<nt_link> links_;       // [handles]: of `history_`
+  nt_list history_;                  // handles without residency, the oldest at the back
   uint64_t history_max_ = 0;
   std::vector<uint32_t> free_;
-  std::vector<uint64_t> cost_ns_;      // [position]
+  std::vector<uint64_t> cost_ns_;  // [position]
   std::vector<neotier_access> accesses_;
   neotier_event event_ = {};
   placement::Instance policy_;

@@ -65,7 +65,7 @@ KvResult from_json(const Json& j) {
 
 // Finished cells of an earlier, interrupted run with this fingerprint. A line cut off by a crash ends the reading.
 std::map<std::pair<std::string, uint64_t>, KvResult> read_cells(const std::filesystem::path& file,
-                                                                 const std::string& wanted) {
+                                                                const std::string& wanted) {
   std::map<std::pair<std::string, uint64_t>, KvResult> cells;
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -101,7 +101,8 @@ nlohmann::ordered_json to_json(const KvResult& r) {
   return j;
 }
 
-nlohmann::ordered_json to_json(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results) {
+nlohmann::ordered_json to_json(const SweepOptions& options, const KvTrace& trace,
+                               const std::vector<KvResult>& results) {
   Json j;
   j["trace"] = options.trace_name;
   j["format"] = format_name(trace.format);
@@ -198,10 +199,11 @@ std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options) {
 
 void write_page(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results,
                 const std::filesystem::path& file) {
-  report::Page page(fmt::format("KV cache policies on {}", options.trace_name),
-                    fmt::format("{} requests, {} block references, {} distinct blocks of {} tokens. Replayed from an empty "
-                                "cache; simulated, no model was run.",
-                                trace.requests.size(), trace.blocks.size(), trace.objects, trace.block_tokens));
+  report::Page page(
+      fmt::format("KV cache policies on {}", options.trace_name),
+      fmt::format("{} requests, {} block references, {} distinct blocks of {} tokens. Replayed from an empty "
+                  "cache; simulated, no model was run.",
+                  trace.requests.size(), trace.blocks.size(), trace.objects, trace.block_tokens));
   const auto chart = [&](const char* title, const char* note, auto rate) {
     Json j = {{"kind", "lines"},
               {"title", title},
@@ -223,10 +225,13 @@ void write_page(const SweepOptions& options, const KvTrace& trace, const std::ve
     page.chart(j);
   };
   page.section("Hit rate by capacity");
-  page.prose("Hits are counted against the state before a request; then its blocks are touched and inserted in order. The dashed "
-             "bounds know the future.");
+  page.prose(
+      "Hits are counted against the state before a request; then its blocks are touched and inserted in order. The "
+      "dashed "
+      "bounds know the future.");
   chart("Block references found", "of all block references", [](const KvResult& r) { return r.hit_rate(); });
-  chart("Leading contiguous blocks found", "what a prefix cache can use", [](const KvResult& r) { return r.prefix_hit_rate(); });
+  chart("Leading contiguous blocks found", "what a prefix cache can use",
+        [](const KvResult& r) { return r.prefix_hit_rate(); });
   page.section("Figures");
   std::vector<std::string> columns = {"policy"};
   for (uint64_t capacity : options.capacities) columns.push_back(fmt::format("{}", capacity));

@@ -17,17 +17,17 @@ namespace neotier::replay {
 
 struct SweepOptions {
   std::string trace_name;
-  std::vector<std::string> policies;     // names or shared libraries
-  std::vector<uint64_t> capacities;      // blocks
-  KvOptions replay;                      // capacity and params are ignored
-  uint32_t jobs = 1;                     // threads
-  std::filesystem::path cells;           // finished cells are appended here, and read back at the start; empty: not kept
+  std::vector<std::string> policies;  // names or shared libraries
+  std::vector<uint64_t> capacities;   // blocks
+  KvOptions replay;                   // capacity and params are ignored
+  uint32_t jobs = 1;                  // threads
+  std::filesystem::path cells;        // finished cells are appended here, and read back at the start; empty: not kept
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(size_t done, size_t all)> progress;  // from this thread
 };
 
-// In the order policies x capacities. Throws std::runtime_error as replay() does; on a cancel what is finished lies in `cells`, and
-// the same call again goes on from there. Cells of another trace or other options are not taken.
+// In the order policies x capacities. Throws std::runtime_error as replay() does; on a cancel what is finished lies in
+// `cells`, and the same call again goes on from there. Cells of another trace or other options are not taken.
 std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options);
 
 nlohmann::ordered_json to_json(const KvResult& result);

@@ -28,8 +28,7 @@ class Random {
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
   double exponential(double mean) { return -mean * std::log1p(-uniform()); }
   double lognormal(double median, double sigma) {
-    const double normal =
-        std::sqrt(-2 * std::log1p(-uniform())) * std::cos(2 * std::numbers::pi * uniform());
+    const double normal = std::sqrt(-2 * std::log1p(-uniform())) * std::cos(2 * std::numbers::pi * uniform());
     return median * std::exp(sigma * normal);
   }
   uint32_t tokens(double median, double sigma, double most) {
@@ -70,9 +69,7 @@ struct Session {
   Text text;
   uint32_t steps = 0;
   uint64_t order = 0;
-  bool operator>(const Session& other) const {
-    return time != other.time ? time > other.time : order > other.order;
-  }
+  bool operator>(const Session& other) const { return time != other.time ? time > other.time : order > other.order; }
 };
 
 class Generator {

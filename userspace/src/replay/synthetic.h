@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workloads made up here, to judge policies on what no public trace shows. Not real traffic: every name begins with "synthetic".
+// Workloads made up here, to judge policies on what no public trace shows. Not real traffic: every name begins with
+// "synthetic".
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct SyntheticOptions {
   std::string kind = "mixed";
   uint64_t requests = 20000;
   uint64_t seed = 1;
-  // Requests a second; stretches all times but those of people and tools (think times), so load against reuse time varies.
+  // Requests a second; stretches all times but those of people and tools (think times), so load against reuse time
+  // varies.
   double rate = 4;
 };
 

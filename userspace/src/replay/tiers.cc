@@ -16,8 +16,8 @@ namespace neotier::replay {
 
 namespace {
 
-constexpr double kWeightFlop = 2 * 8.03e9;            // a token
-constexpr double kAttentionFlop = 4.0 * 32 * 4096;    // a token and token of context
+constexpr double kWeightFlop = 2 * 8.03e9;          // a token
+constexpr double kAttentionFlop = 4.0 * 32 * 4096;  // a token and token of context
 constexpr double kFlopPerNs = 400e12 * 1e-9;
 
 std::vector<std::pair<std::string, std::string>> pairs_of(const char* option, const std::string& text) {
@@ -95,8 +95,10 @@ std::vector<Tier> parse_tiers(const std::string& text, const std::string& links)
   for (const LinkDefault& link : default_links()) known += fmt::format("{}{}", known.empty() ? "" : ", ", link.name);
   for (const auto& [name, size] : pairs_of("--tiers", text)) {
     const auto& defaults = default_links();
-    const auto link = std::find_if(defaults.begin(), defaults.end(), [&](const LinkDefault& l) { return name == l.name; });
-    if (link == defaults.end()) throw std::runtime_error(fmt::format("--tiers: unknown tier '{}'; known: {}", name, known));
+    const auto link =
+        std::find_if(defaults.begin(), defaults.end(), [&](const LinkDefault& l) { return name == l.name; });
+    if (link == defaults.end())
+      throw std::runtime_error(fmt::format("--tiers: unknown tier '{}'; known: {}", name, known));
     if (std::any_of(tiers.begin(), tiers.end(), [&](const Tier& t) { return t.name == name; }))
       throw std::runtime_error(fmt::format("--tiers: '{}' is named twice", name));
     tiers.push_back({name, parse_size(size), link->gb_s, link->latency_us});
@@ -117,8 +119,7 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
                          const KvOptions& options) {
   const uint64_t block_bytes =
       options.block_bytes ? options.block_bytes : uint64_t{trace.block_tokens} * kKvBytesPerToken;
-  const std::vector<uint64_t> next =
-      policy->flags & NEOTIER_NEEDS_ORACLE ? next_uses(trace) : std::vector<uint64_t>();
+  const std::vector<uint64_t> next = policy->flags & NEOTIER_NEEDS_ORACLE ? next_uses(trace) : std::vector<uint64_t>();
   TiersResult result;
   result.policy = policy->name;
   result.requests = trace.requests.size();

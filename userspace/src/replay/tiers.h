@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several tiers of KV cache below the GPU, and a model of the time to first token. Modelled, not measured: the figures below
-// say of what.
+// Several tiers of KV cache below the GPU, and a model of the time to first token. Modelled, not measured: the figures
+// below say of what.
 //
-// Tiers are written through, as LMCache, KVBM and HiCache do by default: each tier sees every request, keeps what its policy says,
-// and a block is served by the fastest tier that has it. The model serves one request at a time on an idle machine (no queueing, no
-// overlap of loading and computing): TTFT = time to load the leading blocks + prefill of the rest. Links work at the same time, so
-// loading takes as long as the slowest of them: latency + bytes / bandwidth. Load or recompute: the number of leading blocks to load
-// is the one that makes TTFT least; a block that is present but slower to load than to compute is computed again, and counted.
+// Tiers are written through, as LMCache, KVBM and HiCache do by default: each tier sees every request, keeps what its
+// policy says, and a block is served by the fastest tier that has it. The model serves one request at a time on an idle
+// machine (no queueing, no overlap of loading and computing): TTFT = time to load the leading blocks + prefill of the
+// rest. Links work at the same time, so loading takes as long as the slowest of them: latency + bytes / bandwidth. Load
+// or recompute: the number of leading blocks to load is the one that makes TTFT least; a block that is present but
+// slower to load than to compute is computed again, and counted.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,9 @@ namespace neotier::replay {
 // Llama-3.1-8B in 16 bits: 32 layers x 8 KV heads x 128 x 2 (K, V) x 2 bytes.
 inline constexpr uint64_t kKvBytesPerToken = 128 * 1024;
 
-// Time to prefill `tokens` tokens after `before` tokens of prefix, for the same model: 2 x 8.03e9 FLOP a token for the weights,
-// 4 x 32 layers x 4096 a token of context for attention, at 400 TFLOP/s (about 40 % of an H100's dense 16-bit peak).
+// Time to prefill `tokens` tokens after `before` tokens of prefix, for the same model: 2 x 8.03e9 FLOP a token for the
+// weights, 4 x 32 layers x 4096 a token of context for attention, at 400 TFLOP/s (about 40 % of an H100's dense 16-bit
+// peak).
 uint64_t prefill_ns(uint64_t before, uint64_t tokens);
 
 struct Tier {

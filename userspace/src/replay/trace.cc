@@ -45,7 +45,7 @@ class Reader {
     trace_.format = options_.format.empty() ? guess(first) : parse_format(options_.format);
     const bool lines = trace_.format == KvFormat::kMooncake || trace_.format == KvFormat::kBailian;
     trace_.identity = lines;
-    trace_.block_tokens = options_.block_tokens        ? options_.block_tokens
+    trace_.block_tokens = options_.block_tokens                 ? options_.block_tokens
                           : trace_.format == KvFormat::kBailian ? 16
                                                                 : 512;
     if (lines) {
@@ -248,7 +248,9 @@ const char* format_name(KvFormat format) {
   return "?";
 }
 
-KvTrace load_trace(const std::filesystem::path& file, const LoadOptions& options) { return Reader(file, options).read(); }
+KvTrace load_trace(const std::filesystem::path& file, const LoadOptions& options) {
+  return Reader(file, options).read();
+}
 
 KvTrace slice(const KvTrace& trace, size_t first, size_t count) {
   KvTrace part = trace;
@@ -278,8 +280,8 @@ void write_mooncake(const KvTrace& trace, const std::filesystem::path& file) {
   for (const KvRequest& r : trace.requests) {
     line.clear();
     fmt::format_to(std::back_inserter(line),
-                   R"({{"timestamp": {}, "input_length": {}, "output_length": {}, "hash_ids": [)", r.time_ns / 1'000'000,
-                   r.input_tokens, r.output_tokens);
+                   R"({{"timestamp": {}, "input_length": {}, "output_length": {}, "hash_ids": [)",
+                   r.time_ns / 1'000'000, r.input_tokens, r.output_tokens);
     for (uint32_t k = 0; k < r.blocks; k++)
       fmt::format_to(std::back_inserter(line), "{}{}", k ? ", " : "", trace.blocks[r.first + k]);
     line += "]}\n";

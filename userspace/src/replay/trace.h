@@ -26,8 +26,9 @@ struct KvRequest {
 
 struct KvTrace {
   KvFormat format = KvFormat::kMooncake;
-  // Whether blocks have an identity. Formats that give lengths only get a fresh block for every block_tokens of a prompt:
-  // nothing can hit, so what remains is demand: blocks a second, how long one survives at a capacity, recompute time.
+  // Whether blocks have an identity. Formats that give lengths only get a fresh block for every block_tokens of a
+  // prompt: nothing can hit, so what remains is demand: blocks a second, how long one survives at a capacity, recompute
+  // time.
   bool identity = true;
   uint32_t block_tokens = 0;  // tokens a block, the last one of a prompt may hold fewer
   uint32_t objects = 0;       // distinct blocks; their numbers in `blocks` are 0 .. objects - 1, in order of appearance

@@ -61,16 +61,18 @@ TEST_F(TraceFile, BailianHasSecondsAndTypes) {
 }
 
 TEST_F(TraceFile, LengthsGiveFreshBlocks) {
-  const KvTrace azure = load_trace(file("TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:04.5,513,10\r\n"
-                                        "2023-11-16 18:17:03.5,512,20\r\n"));
+  const KvTrace azure =
+      load_trace(file("TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:04.5,513,10\r\n"
+                      "2023-11-16 18:17:03.5,512,20\r\n"));
   EXPECT_FALSE(azure.identity);
   EXPECT_EQ(azure.requests[0].output_tokens, 20u);  // put in order
   EXPECT_EQ(azure.requests[1].time_ns, 1'000'000'000u);
   EXPECT_EQ(azure.requests[0].blocks, 1u);
   EXPECT_EQ(azure.requests[1].blocks, 2u);
   EXPECT_EQ(azure.objects, 3u);
-  const KvTrace burst = load_trace(file("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-                                        "5,ChatGPT,472,18.0,490,Conversation log\n"));
+  const KvTrace burst =
+      load_trace(file("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+                      "5,ChatGPT,472,18.0,490,Conversation log\n"));
   EXPECT_EQ(burst.format, KvFormat::kBurstGpt);
   EXPECT_EQ(burst.requests[0].output_tokens, 18u);
 }
@@ -84,12 +86,14 @@ TEST_F(TraceFile, SaysWhatIsWrongAndWhere) {
   EXPECT_NE(error("{\"timestamp\": 1, \"input_length\": -1, \"output_length\": 1, \"hash_ids\": []}\n")
                 .find("\"input_length\" is not a number >= 0"),
             std::string::npos);
-  EXPECT_NE(error("{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [1.5]}\n").find("hash_ids"),
-            std::string::npos);
+  EXPECT_NE(
+      error("{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [1.5]}\n").find("hash_ids"),
+      std::string::npos);
   EXPECT_NE(error("TIMESTAMP,ContextTokens\n").find("no column 'GeneratedTokens'"), std::string::npos);
   EXPECT_NE(error("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n").find(":2: 'yesterday' is no date"),
             std::string::npos);
-  EXPECT_NE(error("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:04.5,-3,2\n").find("'-3'"), std::string::npos);
+  EXPECT_NE(error("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:04.5,-3,2\n").find("'-3'"),
+            std::string::npos);
   LoadOptions other;
   other.format = "vcr";
   EXPECT_NE(error("{}", other).find("unknown trace format 'vcr'"), std::string::npos);
