@@ -96,6 +96,7 @@ struct hazard {
 	uint32_t *scratch;  /* for the sort */
 	uint64_t *occupied; /* bitmap of ranks whose list is not empty */
 	uint32_t first;     /* no word of it below this one has a bit set */
+	uint8_t *used;      /* [classes]: some block has been in it */
 	uint64_t *young;    /* [BUCKETS x class_words]: bitmap of classes whose list of the bucket is not empty */
 	uint32_t held;
 
@@ -141,6 +142,7 @@ static void hazard_carve(struct hazard *s, void *block, size_t *offset, const st
 	s->worth = nt_carve(block, offset, cells, sizeof(*s->worth));
 	s->by_worth = nt_carve(block, offset, cells, sizeof(*s->by_worth));
 	s->rank = nt_carve(block, offset, cells, sizeof(*s->rank));
+	s->used = nt_carve(block, offset, s->classes, 1);
 	s->scratch = nt_carve(block, offset, cells, sizeof(*s->scratch));
 	s->totals = nt_carve(block, offset, s->classes, sizeof(*s->totals));
 	s->young = nt_carve(block, offset, (size_t)BUCKETS * s->class_words, sizeof(*s->young));
@@ -396,19 +398,25 @@ static void hazard_sort_pass(const struct hazard *s, const uint32_t *from, uint3
 		to[start[hazard_key(s->worth[from[i]]) >> shift & 255]++] = from[i];
 }
 
-/* Worths from the model, and cells in their order; ties: the older bucket first. */
+/*
+ * Worths from the model, and cells in their order; ties: the older bucket first. Classes that no block was ever in come last, which
+ * saves most of the work; one that comes into use meanwhile is not evicted from before the next fit.
+ */
 static void hazard_rank(struct hazard *s)
 {
-	uint32_t cells = s->classes * BUCKETS, i, class, bucket;
+	uint32_t cells = s->classes * BUCKETS, used = 0, rest = 0, i, class, bucket;
 
-	for (class = 0; class < s->classes; class++)
+	for (class = 0; class < s->classes; class++) {
+		if (!s->used[class])
+			continue;
 		hazard_worth(s, class);
-	for (bucket = BUCKETS, i = 0; bucket-- > 0;)
-		for (class = 0; class < s->classes; class++)
-			s->by_worth[i++] = class * BUCKETS + bucket;
-	hazard_sort_pass(s, s->by_worth, s->scratch, cells, 0);
-	hazard_sort_pass(s, s->scratch, s->by_worth, cells, 8);
-	s->first = 0;
+		rest += BUCKETS;
+	}
+	for (bucket = BUCKETS; bucket-- > 0;)
+		for (class = s->classes; class-- > 0;)
+			s->by_worth[s->used[class] ? used++ : rest++] = class * BUCKETS + bucket;
+	hazard_sort_pass(s, s->by_worth, s->scratch, used, 0);
+	hazard_sort_pass(s, s->scratch, s->by_worth, used, 8);
 	memset(s->occupied, 0, (cells / 64 + 1) * sizeof(*s->occupied));
 	for (i = 0; i < cells; i++) {
 		s->rank[s->by_worth[i]] = i;
@@ -528,6 +536,10 @@ static void hazard_touch(struct hazard *s, const struct neotier_event *event, ui
 	if (s->count[object] < 255)
 		s->count[object]++;
 	s->class[object] = (uint16_t)hazard_class(s, object, index, own);
+	if (!s->used[s->class[object]]) {
+		s->used[s->class[object]] = 1;
+		hazard_worth(s, s->class[object]);
+	}
 	s->bucket[object] = 0;
 	s->touched[object] = s->clock++;
 	/* Counted from the end, which is where the blocks differ. */
