@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // neotier kv replay | sweep | generate | policies
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -19,6 +18,8 @@
 #include "replay/synthetic.h"
 #include "replay/tiers.h"
 #include "util/files.h"
+#include "util/interrupt.h"
+#include "util/json.h"
 #include "util/progress.h"
 #include "util/size.h"
 
@@ -32,16 +33,6 @@ using Json = nlohmann::ordered_json;
 using replay::KvTrace;
 
 constexpr const char* kRecommended = "hazard";
-
-std::atomic<bool> interrupted = false;
-void on_signal(int) { interrupted = true; }
-
-void catch_signals() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
 
 struct Arguments {
   std::string trace, json, html, policy = kRecommended, tiers, links, block_bytes = "0";
@@ -69,10 +60,10 @@ std::map<std::string, double> parse_params(const std::vector<std::string>& setti
 }
 
 KvTrace load(Arguments& a) {
-  catch_signals();
+  catch_interrupts();
   if (!a.json.empty()) require_folder("--json", a.json);
   if (!a.html.empty()) require_folder("--html", a.html);
-  a.replay.cancel = &interrupted;
+  a.replay.cancelled = interrupted;
   a.replay.params = parse_params(a.params);
   KvTrace trace = replay::load_trace(a.trace, a.load);
   if (a.first >= trace.requests.size() && a.first > 0)
@@ -106,7 +97,7 @@ int lengths_command(const Arguments& a, const KvTrace& trace) {
   j["seconds"] = seconds;
   j["blocks_per_s"] = rate;
   j["turnover_s"] = rate > 0 ? Json(static_cast<double>(a.capacity) / rate) : Json(nullptr);
-  if (!a.json.empty()) write_file(a.json, j.dump(2) + "\n");
+  if (!a.json.empty()) write_file(a.json, pretty(j));
   fmt::print(
       "{}: {} requests, {} blocks of {} tokens in {:.0f} s. This format gives lengths only, so no block is known to "
       "come "
@@ -158,7 +149,7 @@ int tiers_command(const Arguments& a, const KvTrace& trace) {
              r.ttft_recompute_ms[2]);
   fmt::print("hit rate {:.4f}, prefix {:.4f}; {} blocks were there but faster to compute than to load (policy {})\n",
              share(r.hits), share(r.prefix_hits), r.recomputed, r.policy);
-  if (!a.json.empty()) write_file(a.json, j.dump(2) + "\n");
+  if (!a.json.empty()) write_file(a.json, pretty(j));
   return 0;
 }
 
@@ -176,7 +167,7 @@ int replay_command(Arguments& a) {
     j.update(replay::to_json(r));
     j["state_bytes_per_object"] = per_object;
     j["block_refs_per_cpu_s"] = rate;
-    write_file(a.json, j.dump(2) + "\n");
+    write_file(a.json, pretty(j));
   }
   fmt::print("policy {}, {} blocks: hit rate {:.4f}, prefix {:.4f} of {} references in {} requests\n", r.policy,
              r.capacity_blocks, r.hit_rate(), r.prefix_hit_rate(), r.block_refs, r.requests);
@@ -201,22 +192,19 @@ int sweep_command(Arguments& a) {
   options.capacities = a.capacities;
   options.replay = a.replay;
   options.jobs = a.jobs;
-  options.cells = (a.html.empty() ? a.json : a.html) + ".cells";
-  options.cancel = &interrupted;
-  if (a.fresh) fs::remove(options.cells);
+  options.store = (a.html.empty() ? a.json : a.html) + ".partial";
+  if (a.fresh) fs::remove(options.store);
   Progress progress;
-  options.progress = [&](size_t done, size_t all) { progress.show(fmt::format("{} of {} replays", done, all)); };
-  std::vector<replay::KvResult> results;
-  try {
-    results = replay::sweep(trace, options);
-  } catch (...) {
-    progress.clear();
-    throw;
-  }
+  std::atomic<bool> cancel = false;
+  const auto results = replay::sweep(trace, options, cancel, [&](size_t done, size_t all) {
+    cancel = interrupted();
+    progress.show(fmt::format("{} of {} replays", done, all));
+    if (cancel) progress.clear();
+  });
   progress.clear();
-  if (!a.json.empty()) write_file(a.json, replay::to_json(options, trace, results).dump(2) + "\n");
+  if (!a.json.empty()) write_file(a.json, pretty(replay::to_json(options, trace, results)));
   if (!a.html.empty()) replay::write_page(options, trace, results, a.html);
-  fs::remove(options.cells);
+  fs::remove(options.store);
   const size_t per = options.capacities.size();
   fmt::print("{:<18}", "hit rate");
   for (uint64_t capacity : options.capacities) fmt::print(" {:>8}", capacity);

@@ -11,5 +11,9 @@ namespace neotier::cli {
 void add_hil(CLI::App& app, int& status);
 // Adds `neotier kv …`, in the same way.
 void add_kv(CLI::App& app, int& status);
+// Its `report`.
+void add_hil_report(CLI::App& hil, int& status);
+// The same for `neotier trace …`.
+void add_trace(CLI::App& app, int& status);
 
 }  // namespace neotier::cli

@@ -30,7 +30,7 @@ KvResult replay(const KvTrace& trace, const placement::PolicyRef& policy, const 
   const double begin = cpu_seconds();
   uint64_t position = 0;
   for (size_t i = 0; i < trace.requests.size(); i++) {
-    if (options.cancel && options.cancel->load(std::memory_order_relaxed)) throw std::runtime_error("interrupted");
+    if (options.cancelled && options.cancelled()) throw std::runtime_error("interrupted");
     const KvRequest& r = trace.requests[i];
     const KvCache::Hits hits = cache.request(r, i, oracle ? next.data() + position : nullptr);
     position += r.blocks;

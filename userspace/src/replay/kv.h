@@ -2,8 +2,8 @@
 // Replays a request trace against one KV cache under a placement policy.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -17,8 +17,8 @@ struct KvOptions {
   uint64_t block_bytes = 0;      // > 0; only policies that weigh size or cost see it
   uint64_t history_blocks = 0;   // evicted blocks whose handles the host keeps; 0: all
   uint64_t seed = 1;
-  std::map<std::string, double> params;       // the policy's
-  const std::atomic<bool>* cancel = nullptr;  // polled once a request; then std::runtime_error("interrupted")
+  std::map<std::string, double> params;  // the policy's
+  std::function<bool()> cancelled;       // asked once a request; true: std::runtime_error("interrupted")
 };
 
 struct KvResult {

@@ -3,14 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <condition_variable>
-#include <exception>
-#include <fstream>
-#include <mutex>
-#include <stdexcept>
-#include <thread>
-
+#include "replay/jobs.h"
 #include "report/page.h"
 
 namespace neotier::replay {
@@ -63,23 +56,6 @@ KvResult from_json(const Json& j) {
   return r;
 }
 
-// Finished cells of an earlier, interrupted run with this fingerprint. A line cut off by a crash ends the reading.
-std::map<std::pair<std::string, uint64_t>, KvResult> read_cells(const std::filesystem::path& file,
-                                                                const std::string& wanted) {
-  std::map<std::pair<std::string, uint64_t>, KvResult> cells;
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) {
-    try {
-      const Json j = Json::parse(line);
-      if (j.at("fingerprint") != wanted) continue;
-      cells[{j.at("name"), j.at("capacity_blocks")}] = from_json(j);
-    } catch (const nlohmann::json::exception&) {
-      break;
-    }
-  }
-  return cells;
-}
-
 }  // namespace
 
 nlohmann::ordered_json to_json(const KvResult& r) {
@@ -114,87 +90,29 @@ nlohmann::ordered_json to_json(const SweepOptions& options, const KvTrace& trace
   return j;
 }
 
-std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options) {
-  struct Cell {
-    std::string name;
-    placement::PolicyRef policy;
-    uint64_t capacity;
-  };
-  std::vector<Cell> todo;
+std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options, const std::atomic<bool>& cancel,
+                            const std::function<void(size_t done, size_t all)>& done) {
+  std::vector<Job> jobs;
   for (const std::string& name : options.policies) {
     const placement::PolicyRef policy = placement::find_policy(name);
-    for (uint64_t capacity : options.capacities) todo.push_back({name, policy, capacity});
-  }
-  const std::string print = fingerprint(trace, options.replay);
-  auto known = options.cells.empty() ? decltype(read_cells({}, {}))() : read_cells(options.cells, print);
-  std::ofstream keep;
-  if (!options.cells.empty()) {
-    keep.open(options.cells, std::ios::app);
-    if (!keep) throw std::runtime_error(fmt::format("cannot write {}", options.cells.string()));
-  }
-
-  std::vector<KvResult> results(todo.size());
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::exception_ptr error;
-  std::atomic<bool> stop = false;
-  size_t next = 0, done = 0, running = 0;
-  const auto work = [&] {
-    std::unique_lock lock(mutex);
-    while (next < todo.size() && !stop) {
-      const size_t i = next++;
-      const auto it = known.find({todo[i].name, todo[i].capacity});
-      if (it != known.end()) {
-        results[i] = it->second;
-      } else {
-        lock.unlock();
-        KvOptions own = options.replay;
-        own.capacity_blocks = todo[i].capacity;
-        own.params.clear();
-        own.cancel = &stop;
-        try {
-          results[i] = replay(trace, todo[i].policy, own);
-          lock.lock();
-        } catch (...) {
-          lock.lock();
-          if (!error && !stop) error = std::current_exception();
-          stop = true;
-          break;
-        }
-        if (keep.is_open()) {
-          Json j = to_json(results[i]);
-          j["name"] = todo[i].name;
-          j["fingerprint"] = print;
-          keep << j.dump() << std::endl;
-        }
-      }
-      done++;
-      changed.notify_one();
-    }
-    running--;
-    changed.notify_one();
-  };
-  std::vector<std::jthread> threads;
-  {
-    std::unique_lock lock(mutex);
-    running = std::max(1u, options.jobs);
-    for (uint32_t i = 0; i < std::max(1u, options.jobs); i++) threads.emplace_back(work);
-    while (running > 0) {
-      changed.wait_for(lock, std::chrono::milliseconds(200));
-      if (options.cancel && *options.cancel) stop = true;
-      if (options.progress) options.progress(done, todo.size());
+    // A library built anew is another policy.
+    std::error_code no_file;
+    const auto built = std::filesystem::last_write_time(name, no_file).time_since_epoch().count();
+    for (uint64_t capacity : options.capacities) {
+      jobs.push_back({fmt::format("{} {} {}", name, no_file ? 0 : built, capacity), [&, policy, capacity](const std::atomic<bool>& stop) {
+                        KvOptions own = options.replay;
+                        own.capacity_blocks = capacity;
+                        own.params.clear();
+                        own.cancelled = [&stop] { return stop.load(std::memory_order_relaxed); };
+                        return to_json(replay(trace, policy, own));
+                      }});
     }
   }
-  threads.clear();
-  if (error) std::rethrow_exception(error);
-  if (done < todo.size()) {
-    throw std::runtime_error(
-        options.cells.empty()
-            ? fmt::format("interrupted after {} of {} replays; nothing was written", done, todo.size())
-            : fmt::format("interrupted after {} of {} replays, kept in {}; the same command goes on from there", done,
-                          todo.size(), options.cells.string()));
-  }
-  return results;
+  const std::string identity = fmt::format("kv {} | {}", fingerprint(trace, options.replay), build_identity());
+  const auto results = run_jobs(jobs, identity, options.store, options.jobs, cancel, done);
+  std::vector<KvResult> cells;
+  for (const Job& job : jobs) cells.push_back(from_json(results.at(job.key)));
+  return cells;
 }
 
 void write_page(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results,

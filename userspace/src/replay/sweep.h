@@ -5,7 +5,6 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -19,16 +18,15 @@ struct SweepOptions {
   std::string trace_name;
   std::vector<std::string> policies;  // names or shared libraries
   std::vector<uint64_t> capacities;   // blocks
-  KvOptions replay;                   // capacity and params are ignored
+  KvOptions replay;                   // capacity, params and cancelled are ignored
   uint32_t jobs = 1;                  // threads
-  std::filesystem::path cells;        // finished cells are appended here, and read back at the start; empty: not kept
-  const std::atomic<bool>* cancel = nullptr;
-  std::function<void(size_t done, size_t all)> progress;  // from this thread
+  std::filesystem::path store;        // of finished replays: see jobs.h
 };
 
-// In the order policies x capacities. Throws std::runtime_error as replay() does; on a cancel what is finished lies in
-// `cells`, and the same call again goes on from there. Cells of another trace or other options are not taken.
-std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options);
+// In the order policies x capacities; cancel and done as run_jobs() has them. Throws std::runtime_error as replay() and
+// run_jobs() do.
+std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options, const std::atomic<bool>& cancel,
+                            const std::function<void(size_t done, size_t all)>& done);
 
 nlohmann::ordered_json to_json(const KvResult& result);
 nlohmann::ordered_json to_json(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results);

@@ -139,7 +139,7 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
   std::vector<uint8_t> tier_of;
   uint64_t position = 0;
   for (size_t i = 0; i < trace.requests.size(); i++) {
-    if (options.cancel && options.cancel->load(std::memory_order_relaxed)) throw std::runtime_error("interrupted");
+    if (options.cancelled && options.cancelled()) throw std::runtime_error("interrupted");
     const KvRequest& r = trace.requests[i];
     const uint32_t* objects = trace.blocks.data() + r.first;
     tier_of.assign(r.blocks, static_cast<uint8_t>(tiers.size()));
