@@ -25,7 +25,7 @@
  *
  * Trades and failures. Blocks are judged one by one, not as chains. It needs handles of evicted blocks (history) for as long as
  * returns take; nothing is assumed at the start but that hazards fall with age, so the first returns are served by LRU.
- * State: 34 bytes an object, 24 a ring entry, and the tables.
+ * State: 26 bytes an object, 16 a ring entry (65,536 or the capacity), 60 a cell.
  *
  * Source: age-based hit density is LHD (Beckmann et al., NSDI 2018); the index is Gittins (J. R. Stat. Soc. B 41(2), 1979); the
  * rest is from here.

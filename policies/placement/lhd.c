@@ -2,7 +2,7 @@
 /*
  * Least hit density: worth = P(hit before eviction | age) / E(time held from here on | age), both from counts of hits and evictions by
  * age, per class of objects (touches while resident: 0, 1, 2 and 3, more). Lowest of 64 sampled residents goes. Learns only from
- * what it holds: a class it always evicts early never shows that it would have come back. Counts fade at every refit. 27 bytes an
+ * what it holds: a class it always evicts early never shows that it would have come back. Counts fade at every refit. 18 bytes an
  * object.
  */
 #include "sampled.h"

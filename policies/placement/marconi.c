@@ -3,7 +3,7 @@
  * FLOP-aware eviction after Marconi: worth = recency + alpha x compute saved per byte, each scaled to 0 .. 1 over the sample. A
  * block's compute is that of its prefill after its prefix, so blocks deep in a long prefix are kept longer. Right where prefill of
  * long contexts is what hurts; it trades hits for compute. Marconi's admission by reuse class is for recurrent states, which are kept
- * at branches only; blocks of attention KV are all let in. 29 bytes an object.
+ * at branches only; blocks of attention KV are all let in. 21 bytes an object.
  */
 #include "sampled.h"
 

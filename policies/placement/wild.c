@@ -5,7 +5,7 @@
  * e^(-(age + life)/m)), r the share that is reused at all, m the mean reuse time, life what a block last had until eviction.
  * Falls with age within a category, so each category's oldest is the candidate; ties and blocks of one request: the deepest offset
  * goes first, head blocks are worth more. Right where kinds differ; an exponential cannot say "nobody returns within ten
- * seconds". 29 bytes an object.
+ * seconds". 19 bytes an object.
  */
 #include "base.h"
 #include "bits.h"
