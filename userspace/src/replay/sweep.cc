@@ -99,7 +99,8 @@ std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options, c
     std::error_code no_file;
     const auto built = std::filesystem::last_write_time(name, no_file).time_since_epoch().count();
     for (uint64_t capacity : options.capacities) {
-      jobs.push_back({fmt::format("{} {} {}", name, no_file ? 0 : built, capacity), [&, policy, capacity](const std::atomic<bool>& stop) {
+      jobs.push_back({fmt::format("{} {} {}", name, no_file ? 0 : built, capacity),
+                      [&, policy, capacity](const std::atomic<bool>& stop) {
                         KvOptions own = options.replay;
                         own.capacity_blocks = capacity;
                         own.params.clear();
