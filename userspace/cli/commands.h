@@ -9,6 +9,8 @@ namespace neotier::cli {
 
 // Adds `neotier hil …`. The subcommand that runs leaves the exit status in `status`, which must outlive the app.
 void add_hil(CLI::App& app, int& status);
+// Adds `neotier kv …`, in the same way.
+void add_kv(CLI::App& app, int& status);
 // Its `report`.
 void add_hil_report(CLI::App& hil, int& status);
 // The same for `neotier trace …`.

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   });
   int status = 0;
   neotier::cli::add_hil(app, status);
+  neotier::cli::add_kv(app, status);
   neotier::cli::add_trace(app, status);
   try {
     app.parse(argc, argv);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <stdexcept>
 #include <string_view>
@@ -28,8 +29,10 @@ uint64_t parse_size(const std::string& text) {
     shift = 20;
   else if (unit == "G" || unit == "g")
     shift = 30;
-  if (error != std::errc() || shift < 0 || value > UINT64_MAX >> 31) {
-    throw std::invalid_argument(fmt::format("'{}' is no size; write for example 256M or 1G", text));
+  else if (unit == "T" || unit == "t")
+    shift = 40;
+  if (error != std::errc() || shift < 0 || value > UINT64_MAX >> 1 >> std::max(shift, 0)) {
+    throw std::invalid_argument(fmt::format("'{}' is no size; write for example 256M, 1G or 2T", text));
   }
   return value << shift;
 }

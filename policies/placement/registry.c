@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/* The list of placement policies. A new one is its own file, two lines here and one in CMakeLists.txt. */
+#include "neotier_placement.h"
+
+extern const struct neotier_placement neotier_placement_hazard;
+extern const struct neotier_placement neotier_placement_lru;
+extern const struct neotier_placement neotier_placement_lfu;
+extern const struct neotier_placement neotier_placement_slru;
+extern const struct neotier_placement neotier_placement_twoq;
+extern const struct neotier_placement neotier_placement_arc;
+extern const struct neotier_placement neotier_placement_s3fifo;
+extern const struct neotier_placement neotier_placement_lrfu;
+extern const struct neotier_placement neotier_placement_gdsf;
+extern const struct neotier_placement neotier_placement_hyperbolic;
+extern const struct neotier_placement neotier_placement_lhd;
+extern const struct neotier_placement neotier_placement_marconi;
+extern const struct neotier_placement neotier_placement_wild;
+extern const struct neotier_placement neotier_placement_ttl;
+extern const struct neotier_placement neotier_placement_belady;
+extern const struct neotier_placement neotier_placement_belady_forced;
+
+const struct neotier_placement *const neotier_placements[] = {
+	&neotier_placement_hazard,
+	&neotier_placement_lru,
+	&neotier_placement_lfu,
+	&neotier_placement_slru,
+	&neotier_placement_twoq,
+	&neotier_placement_arc,
+	&neotier_placement_s3fifo,
+	&neotier_placement_lrfu,
+	&neotier_placement_gdsf,
+	&neotier_placement_hyperbolic,
+	&neotier_placement_lhd,
+	&neotier_placement_marconi,
+	&neotier_placement_wild,
+	&neotier_placement_ttl,
+	&neotier_placement_belady,
+	&neotier_placement_belady_forced,
+	NULL,
+};

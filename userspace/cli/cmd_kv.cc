@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier kv replay | sweep | generate | policies
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/commands.h"
+#include "replay/sweep.h"
+#include "replay/synthetic.h"
+#include "replay/tiers.h"
+#include "util/files.h"
+#include "util/interrupt.h"
+#include "util/json.h"
+#include "util/progress.h"
+#include "util/size.h"
+
+namespace fs = std::filesystem;
+
+namespace neotier::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using replay::KvTrace;
+
+constexpr const char* kRecommended = "hazard";
+
+struct Arguments {
+  std::string trace, json, html, policy = kRecommended, tiers, links, block_bytes = "0";
+  std::vector<std::string> params, policies;
+  std::vector<uint64_t> capacities = {1000, 2000, 5000, 10000, 20000, 30000, 50000};
+  uint64_t capacity = 10000, first = 0, count = 0;
+  uint32_t jobs = std::max(1u, std::thread::hardware_concurrency());
+  bool fresh = false;
+  replay::LoadOptions load;
+  replay::KvOptions replay;
+};
+
+std::map<std::string, double> parse_params(const std::vector<std::string>& settings) {
+  std::map<std::string, double> params;
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    char* end = nullptr;
+    const double value = equals == std::string::npos ? 0 : std::strtod(setting.c_str() + equals + 1, &end);
+    if (!end || end == setting.c_str() + equals + 1 || *end)
+      throw std::runtime_error(
+          fmt::format("--param '{}': expected NAME=NUMBER; `neotier kv policies` lists them", setting));
+    params[setting.substr(0, equals)] = value;
+  }
+  return params;
+}
+
+KvTrace load(Arguments& a) {
+  catch_interrupts();
+  if (!a.json.empty()) require_folder("--json", a.json);
+  if (!a.html.empty()) require_folder("--html", a.html);
+  a.replay.cancelled = interrupted;
+  a.replay.params = parse_params(a.params);
+  KvTrace trace = replay::load_trace(a.trace, a.load);
+  if (a.first >= trace.requests.size() && a.first > 0)
+    throw std::runtime_error(fmt::format("--first {}: the trace has {} requests", a.first, trace.requests.size()));
+  if (a.first > 0 || a.count > 0) trace = replay::slice(trace, a.first, a.count ? a.count : trace.requests.size());
+  a.replay.block_bytes = parse_size(a.block_bytes);
+  if (a.replay.block_bytes == 0) a.replay.block_bytes = uint64_t{trace.block_tokens} * replay::kKvBytesPerToken;
+  return trace;
+}
+
+Json describe(const Arguments& a, const KvTrace& trace) {
+  Json j;
+  j["trace"] = fs::path(a.trace).filename();
+  j["format"] = replay::format_name(trace.format);
+  j["block_tokens"] = trace.block_tokens;
+  j["block_bytes"] = a.replay.block_bytes;
+  return j;
+}
+
+// Lengths without identity: demand, and how long a block can last.
+int lengths_command(const Arguments& a, const KvTrace& trace) {
+  const double seconds = static_cast<double>(trace.requests.back().time_ns) * 1e-9;
+  const double rate = seconds > 0 ? static_cast<double>(trace.blocks.size()) / seconds : 0;
+  Json j = describe(a, trace);
+  j["policy"] = nullptr;
+  j["capacity_blocks"] = a.capacity;
+  j["hit_rate"] = nullptr;
+  j["prefix_hit_rate"] = nullptr;
+  j["requests"] = trace.requests.size();
+  j["block_refs"] = trace.blocks.size();
+  j["seconds"] = seconds;
+  j["blocks_per_s"] = rate;
+  j["turnover_s"] = rate > 0 ? Json(static_cast<double>(a.capacity) / rate) : Json(nullptr);
+  if (!a.json.empty()) write_file(a.json, pretty(j));
+  fmt::print(
+      "{}: {} requests, {} blocks of {} tokens in {:.0f} s. This format gives lengths only, so no block is known to "
+      "come "
+      "back: there is no hit rate.\n",
+      a.trace, trace.requests.size(), trace.blocks.size(), trace.block_tokens, seconds);
+  fmt::print("demand     {:.1f} new blocks/s, {}/s to write\n", rate,
+             format_size(static_cast<uint64_t>(rate * static_cast<double>(a.replay.block_bytes))));
+  if (rate > 0)
+    fmt::print("turnover   {} blocks are replaced in {:.1f} s on average: a block must come back within about that\n",
+               a.capacity, static_cast<double>(a.capacity) / rate);
+  return 0;
+}
+
+int tiers_command(const Arguments& a, const KvTrace& trace) {
+  const auto policy = placement::find_policy(a.policy);
+  const auto tiers = replay::parse_tiers(a.tiers, a.links);
+  const replay::TiersResult r = replay::replay_tiers(trace, policy, tiers, a.replay);
+  const auto share = [&](uint64_t n) {
+    return r.block_refs ? static_cast<double>(n) / static_cast<double>(r.block_refs) : 0;
+  };
+  Json j = describe(a, trace);
+  uint64_t capacity = 0;
+  j["policy"] = r.policy;
+  j["hit_rate"] = share(r.hits);
+  j["prefix_hit_rate"] = share(r.prefix_hits);
+  j["requests"] = r.requests;
+  j["block_refs"] = r.block_refs;
+  j["recomputed"] = r.recomputed;
+  j["tiers"] = Json::array();
+  fmt::print("tier    blocks   hit rate   loaded       written      link (assumed)\n");
+  for (const replay::TierResult& t : r.tiers) {
+    capacity += t.capacity_blocks;
+    j["tiers"].push_back({{"name", t.tier.name},
+                          {"capacity_blocks", t.capacity_blocks},
+                          {"hit_rate", share(t.hits)},
+                          {"bytes_loaded", t.bytes_loaded},
+                          {"bytes_written", t.bytes_written},
+                          {"gb_per_s", t.tier.gb_s},
+                          {"latency_us", t.tier.latency_us}});
+    fmt::print("{:<6} {:>7}   {:.4f}     {:<12} {:<12} {} GB/s, {} us\n", t.tier.name, t.capacity_blocks, share(t.hits),
+               format_size(t.bytes_loaded), format_size(t.bytes_written), t.tier.gb_s, t.tier.latency_us);
+  }
+  j["capacity_blocks"] = capacity;
+  j["ttft_ms"] = {{"p50", r.ttft_ms[0]}, {"p90", r.ttft_ms[1]}, {"p99", r.ttft_ms[2]}};
+  j["ttft_recompute_ms"] = {
+      {"p50", r.ttft_recompute_ms[0]}, {"p90", r.ttft_recompute_ms[1]}, {"p99", r.ttft_recompute_ms[2]}};
+  fmt::print("modelled TTFT, ms: p50 {:.1f}, p90 {:.1f}, p99 {:.1f}; without a cache {:.1f}, {:.1f}, {:.1f}\n",
+             r.ttft_ms[0], r.ttft_ms[1], r.ttft_ms[2], r.ttft_recompute_ms[0], r.ttft_recompute_ms[1],
+             r.ttft_recompute_ms[2]);
+  fmt::print("hit rate {:.4f}, prefix {:.4f}; {} blocks were there but faster to compute than to load (policy {})\n",
+             share(r.hits), share(r.prefix_hits), r.recomputed, r.policy);
+  if (!a.json.empty()) write_file(a.json, pretty(j));
+  return 0;
+}
+
+int replay_command(Arguments& a) {
+  const auto policy = placement::find_policy(a.policy);
+  const KvTrace trace = load(a);
+  if (!trace.identity) return lengths_command(a, trace);
+  if (!a.tiers.empty()) return tiers_command(a, trace);
+  a.replay.capacity_blocks = a.capacity;
+  const replay::KvResult r = replay::replay(trace, policy, a.replay);
+  const double per_object = r.objects ? static_cast<double>(r.state_bytes) / static_cast<double>(r.objects) : 0;
+  const double rate = r.cpu_seconds > 0 ? static_cast<double>(r.block_refs) / r.cpu_seconds : 0;
+  if (!a.json.empty()) {
+    Json j = describe(a, trace);
+    j.update(replay::to_json(r));
+    j["state_bytes_per_object"] = per_object;
+    j["block_refs_per_cpu_s"] = rate;
+    write_file(a.json, pretty(j));
+  }
+  fmt::print("policy {}, {} blocks: hit rate {:.4f}, prefix {:.4f} of {} references in {} requests\n", r.policy,
+             r.capacity_blocks, r.hit_rate(), r.prefix_hit_rate(), r.block_refs, r.requests);
+  fmt::print(
+      "{} inserted, {} evicted, {} let pass by; {:.2f} M references/s of one core, {:.1f} bytes of state an object\n",
+      r.inserts, r.evictions, r.bypassed, rate * 1e-6, per_object);
+  return 0;
+}
+
+int sweep_command(Arguments& a) {
+  const KvTrace trace = load(a);
+  if (!trace.identity)
+    throw std::runtime_error(
+        fmt::format("{}: this format gives lengths only, so policies cannot be told apart on it", a.trace));
+  if (a.json.empty() && a.html.empty())
+    throw std::runtime_error("nowhere to write to: give --html FILE, --json FILE or both");
+  replay::SweepOptions options;
+  options.trace_name = fs::path(a.trace).filename();
+  options.policies = a.policies;
+  if (options.policies.empty())
+    for (const auto* p : placement::policies(NEOTIER_KV)) options.policies.emplace_back(p->name);
+  options.capacities = a.capacities;
+  options.replay = a.replay;
+  options.jobs = a.jobs;
+  options.store = (a.html.empty() ? a.json : a.html) + ".partial";
+  if (a.fresh) fs::remove(options.store);
+  Progress progress;
+  std::atomic<bool> cancel = false;
+  const auto results = replay::sweep(trace, options, cancel, [&](size_t done, size_t all) {
+    cancel = interrupted();
+    progress.show(fmt::format("{} of {} replays", done, all));
+    if (cancel) progress.clear();
+  });
+  progress.clear();
+  if (!a.json.empty()) write_file(a.json, pretty(replay::to_json(options, trace, results)));
+  if (!a.html.empty()) replay::write_page(options, trace, results, a.html);
+  fs::remove(options.store);
+  const size_t per = options.capacities.size();
+  fmt::print("{:<18}", "hit rate");
+  for (uint64_t capacity : options.capacities) fmt::print(" {:>8}", capacity);
+  for (size_t i = 0; i < results.size(); i++) {
+    if (i % per == 0) fmt::print("\n{:<18}", results[i].policy);
+    fmt::print(" {:>8.4f}", results[i].hit_rate());
+  }
+  fmt::print("\n");
+  return 0;
+}
+
+int policies_command(bool json) {
+  Json list = Json::array();
+  for (const auto* p : placement::policies(NEOTIER_KV)) {
+    Json params = Json::array();
+    if (!json) fmt::print("{:<18} {}\n{:<18} source: {}\n", p->name, p->text, "", p->source);
+    for (uint32_t i = 0; i < p->nr_params; i++) {
+      const auto& q = p->params[i];
+      params.push_back({{"name", q.name}, {"default", q.value}, {"min", q.min}, {"max", q.max}, {"text", q.text}});
+      if (!json) fmt::print("{:<18} {}={} ({} .. {}): {}\n", "", q.name, q.value, q.min, q.max, q.text);
+    }
+    list.push_back({{"name", p->name},
+                    {"text", p->text},
+                    {"source", p->source},
+                    {"bound", (p->flags & NEOTIER_NEEDS_ORACLE) != 0},
+                    {"recommended", std::string(p->name) == kRecommended},
+                    {"params", params}});
+  }
+  if (json) fmt::print("{}\n", list.dump(2));
+  return 0;
+}
+
+void add_trace_options(CLI::App& command, Arguments& a) {
+  command.add_option("trace", a.trace, "TRACE: Mooncake or Qwen-Bailian JSON Lines, Azure or BurstGPT CSV")->required();
+  command.add_option("--format", a.load.format, "mooncake, bailian, azure or burstgpt; default: by the first line");
+  command.add_option("--block-tokens", a.load.block_tokens, "tokens a block; default: the format's (512; Bailian 16)")
+      ->check(CLI::Range(1u, 1u << 20));
+  command.add_option("--block-bytes", a.block_bytes, "bytes a block; default: 128 KiB a token (Llama-3.1-8B)");
+  command.add_option("--first", a.first, "skip that many requests")->capture_default_str();
+  command.add_option("--count", a.count, "requests to replay; 0: all")->capture_default_str();
+  command.add_option("--history-blocks", a.replay.history_blocks, "evicted blocks whose identity is kept; 0: all")
+      ->capture_default_str();
+  command.add_option("--seed", a.replay.seed, "of policies that draw at random")->capture_default_str();
+  command.add_option("--json", a.json, "write the figures to FILE");
+}
+
+}  // namespace
+
+void add_kv(CLI::App& app, int& status) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* kv = app.add_subcommand("kv", "KV cache policies on traces of requests (simulated)");
+  kv->require_subcommand(1);
+
+  CLI::App* one = kv->add_subcommand("replay", "replay a trace under one policy");
+  one->footer(
+      "example:\n  neotier kv replay conversation_trace.jsonl --capacity-blocks 5000\n  neotier kv replay "
+      "conversation_trace.jsonl --policy ./libmine.so --param depth=3 --json out.json\n  neotier kv replay "
+      "conversation_trace.jsonl --tiers dram=64G,cxl=256G,ssd=2T --link ssd=12:80");
+  add_trace_options(*one, *a);
+  one->add_option("--policy", a->policy, "name (see `neotier kv policies`) or shared library")->capture_default_str();
+  one->add_option("--param", a->params, "NAME=NUMBER, a parameter of the policy")->allow_extra_args(false);
+  auto* capacity = one->add_option("--capacity-blocks", a->capacity, "blocks the cache holds")
+                       ->capture_default_str()
+                       ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
+  auto* tiers =
+      one->add_option("--tiers", a->tiers, "NAME=SIZE,… of dram, cxl, ssd, remote; modelled TTFT")->excludes(capacity);
+  one->add_option("--link", a->links, "NAME=GB_PER_S:MICROSECONDS,… of --tiers")->needs(tiers);
+  one->callback([a, &status] { status = replay_command(*a); });
+
+  CLI::App* sweep = kv->add_subcommand("sweep", "every policy over capacities, with plots");
+  sweep->footer(
+      "example:\n  neotier kv sweep conversation_trace.jsonl --html sweep.html --json sweep.json\nInterrupted, the "
+      "same command "
+      "goes on where it stopped.");
+  add_trace_options(*sweep, *a);
+  sweep->add_option("--policies", a->policies, "names or shared libraries, separated by commas; default: all")
+      ->delimiter(',');
+  sweep->add_option("--capacities", a->capacities, "blocks, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
+  sweep->add_option("--jobs", a->jobs, "replays at once")->capture_default_str()->check(CLI::Range(1u, 1024u));
+  sweep->add_option("--html", a->html, "write a page with plots to FILE");
+  sweep->add_flag("--fresh", a->fresh, "forget what an interrupted run has left");
+  sweep->callback([a, &status] { status = sweep_command(*a); });
+
+  auto s = std::make_shared<replay::SyntheticOptions>();
+  auto out = std::make_shared<std::string>();
+  CLI::App* generate = kv->add_subcommand("generate", "write a synthetic trace, for tests and tuning");
+  std::string kinds;
+  for (const auto& kind : replay::synthetic_kinds()) kinds += fmt::format("\n  {:<10} {}", kind.name, kind.text);
+  generate->footer("workloads:" + kinds +
+                   "\nexample:\n  neotier kv generate agents --requests 20000 --seed 3 --out agents.jsonl");
+  generate->add_option("workload", s->kind, "WORKLOAD")->required();
+  generate->add_option("--requests", s->requests, "how many")->capture_default_str()->check(CLI::Range(1, 100000000));
+  generate->add_option("--rate", s->rate, "requests a second")->capture_default_str()->check(CLI::Range(1e-6, 1e6));
+  generate->add_option("--seed", s->seed, "seed")->capture_default_str();
+  generate->add_option("--out", *out, "FILE, in Mooncake's format")->required();
+  generate->callback([s, out, &status] {
+    require_folder("--out", *out);
+    replay::write_mooncake(replay::make_synthetic(*s), *out);
+    status = 0;
+  });
+
+  CLI::App* policies = kv->add_subcommand("policies", "the policies, their parameters and sources");
+  auto as_json = std::make_shared<bool>(false);
+  policies->add_flag("--json", *as_json, "as JSON");
+  policies->callback([as_json, &status] { status = policies_command(*as_json); });
+}
+
+}  // namespace neotier::cli
