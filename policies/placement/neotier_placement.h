@@ -175,7 +175,10 @@ struct neotier_placement {
 	uint32_t (*victims)(void *state, const struct neotier_event *event, uint32_t index, uint32_t want, uint32_t *out);
 	/* Optional (NULL: everything is let in). Asked once per miss. 1: insert event->access[index], 0: serve without keeping. */
 	int (*admit)(void *state, const struct neotier_event *event, uint32_t index);
-	/* Optional. After the event was served: what to fetch, most useful first. Returns entries written to `out`. */
+	/*
+	 * Optional. After the event was served: which objects the groups asked for are probable to use, in any order, each once;
+	 * what is left out counts as improbable. Returns entries written to `out`.
+	 */
 	uint32_t (*prefetch)(void *state, const struct neotier_event *event, const struct neotier_prefetch_request *request,
 			     struct neotier_prediction *out);
 };

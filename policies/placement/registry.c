@@ -16,6 +16,17 @@ extern const struct neotier_placement neotier_placement_lhd;
 extern const struct neotier_placement neotier_placement_marconi;
 extern const struct neotier_placement neotier_placement_wild;
 extern const struct neotier_placement neotier_placement_ttl;
+extern const struct neotier_placement neotier_placement_static_popularity;
+extern const struct neotier_placement neotier_placement_lfu_decay;
+extern const struct neotier_placement neotier_placement_hybrimoe;
+extern const struct neotier_placement neotier_placement_least_stale;
+extern const struct neotier_placement neotier_placement_moe_infinity;
+extern const struct neotier_placement neotier_placement_expert_learned;
+extern const struct neotier_placement neotier_predictor_popularity;
+extern const struct neotier_placement neotier_predictor_previous_token;
+extern const struct neotier_placement neotier_predictor_affinity;
+extern const struct neotier_placement neotier_predictor_activation_matrix;
+extern const struct neotier_placement neotier_predictor_learned;
 extern const struct neotier_placement neotier_placement_belady;
 extern const struct neotier_placement neotier_placement_belady_forced;
 
@@ -34,6 +45,17 @@ const struct neotier_placement *const neotier_placements[] = {
 	&neotier_placement_marconi,
 	&neotier_placement_wild,
 	&neotier_placement_ttl,
+	&neotier_placement_static_popularity,
+	&neotier_placement_lfu_decay,
+	&neotier_placement_hybrimoe,
+	&neotier_placement_least_stale,
+	&neotier_placement_moe_infinity,
+	&neotier_placement_expert_learned,
+	&neotier_predictor_popularity,
+	&neotier_predictor_previous_token,
+	&neotier_predictor_affinity,
+	&neotier_predictor_activation_matrix,
+	&neotier_predictor_learned,
 	&neotier_placement_belady,
 	&neotier_placement_belady_forced,
 	NULL,

@@ -16,9 +16,17 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-std::string names() {
+bool meant_for(const neotier_placement& policy, uint32_t flags) {
+  return (policy.flags & flags) == flags && (policy.flags & NEOTIER_PREDICTOR) == (flags & NEOTIER_PREDICTOR);
+}
+
+const char* role(uint32_t flags) { return flags & NEOTIER_PREDICTOR ? "predictor" : "policy"; }
+
+std::string names(uint32_t flags) {
   std::string all;
-  for (auto p = neotier_placements; *p; p++) all += fmt::format("{}{}", all.empty() ? "" : ", ", (*p)->name);
+  for (auto p = neotier_placements; *p; p++) {
+    if (meant_for(**p, flags)) all += fmt::format("{}{}", all.empty() ? "" : ", ", (*p)->name);
+  }
   return all;
 }
 
@@ -61,13 +69,21 @@ PolicyRef load(const std::string& path) {
 
 }  // namespace
 
-PolicyRef find_policy(const std::string& name_or_path) {
-  if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".so")) return load(name_or_path);
+PolicyRef find_policy(const std::string& name_or_path, uint32_t flags) {
+  if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".so")) {
+    PolicyRef loaded = load(name_or_path);
+    if (meant_for(*loaded, flags)) return loaded;
+    throw std::runtime_error(fmt::format("policy {}: it is no {} for {}; see the flags of its descriptor", name_or_path,
+                                         role(flags),
+                                         flags & NEOTIER_EXPERTS ? "experts"
+                                         : flags & NEOTIER_KV    ? "KV blocks"
+                                                                 : "this"));
+  }
   for (auto p = neotier_placements; *p; p++) {
-    if (name_or_path == (*p)->name) return PolicyRef(*p, [](const neotier_placement*) {});
+    if (name_or_path == (*p)->name && meant_for(**p, flags)) return PolicyRef(*p, [](const neotier_placement*) {});
   }
   throw std::runtime_error(
-      fmt::format("unknown policy '{}'; known: {}, or a shared library's path", name_or_path, names()));
+      fmt::format("unknown {} '{}'; known: {}, or a shared library's path", role(flags), name_or_path, names(flags)));
 }
 
 std::vector<const neotier_placement*> policies(uint32_t flags) {

@@ -18,9 +18,10 @@ namespace neotier::placement {
 using PolicyRef = std::shared_ptr<const neotier_placement>;
 
 // A policy of this build by name, or, where the name holds a '/' or ends in ".so", the one that the shared library
-// exports. Throws std::runtime_error with one line: unknown name (and which there are), no such symbol, wrong version,
-// slots missing.
-PolicyRef find_policy(const std::string& name_or_path);
+// exports. It must have all of `flags` (enum neotier_placement_flags); predictors are found only with
+// NEOTIER_PREDICTOR, and may share a policy's name. Throws std::runtime_error with one line: unknown name (and which
+// there are), no such symbol, wrong version, slots missing, not meant for this.
+PolicyRef find_policy(const std::string& name_or_path, uint32_t flags = 0);
 
 // The policies of this build that have all of these enum neotier_placement_flags, in the order to list them.
 std::vector<const neotier_placement*> policies(uint32_t flags);

@@ -80,7 +80,7 @@ std::map<std::string, Json> run_jobs(const std::vector<Job>& jobs, const std::st
   std::mutex mutex;
   std::condition_variable changed;
   std::exception_ptr failure;
-  std::atomic<bool> stop = false;
+  std::atomic<bool> stop = cancel.load();
   std::atomic<size_t> next = 0;
   size_t workers_left = std::max(1u, parallel);
   const auto work = [&] {
@@ -115,7 +115,7 @@ std::map<std::string, Json> run_jobs(const std::vector<Job>& jobs, const std::st
   }
   workers.clear();
   if (failure) std::rethrow_exception(failure);
-  if (cancel) {
+  if (results.size() < jobs.size()) {
     throw std::runtime_error(fmt::format("interrupted; {} of {} runs are in {}, the same command goes on from there",
                                          results.size(), jobs.size(), store_path.string()));
   }
