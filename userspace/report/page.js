@@ -210,7 +210,7 @@
     const index = +element.dataset.charts.split(" ")[+(element.dataset.chosen || 0)];
     const chart = data.charts[index];
     const { height, option } = kinds[chart.kind](chart, width);
-    element.style.height = `${height}px`;
+    element.style.height = element.style.minHeight = `${height}px`;
     const instance = echarts.init(element, null, { renderer: chart.kind === "heatmap" ? "canvas" : "svg", width, height });
     instance.setOption(option);
     drawn.set(element, instance);
