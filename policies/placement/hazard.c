@@ -277,12 +277,13 @@ static uint32_t hazard_lowest(struct hazard *s)
 static int hazard_admit(void *state, const struct neotier_event *event, uint32_t index)
 {
 	struct hazard *s = state;
-	uint32_t object = event->access[index].object;
+	uint32_t object = event->access[index].object, lowest;
 
 	hazard_touch(s, event, index);
 	if (s->held < s->base.capacity || s->params[P_ADMISSION] == 0)
 		return 1;
-	return s->worth[s->class[object] * BUCKETS] >= s->worth[hazard_lowest(s)];
+	lowest = hazard_lowest(s);
+	return lowest == NEOTIER_NO_OBJECT || s->worth[s->class[object] * BUCKETS] >= s->worth[lowest];
 }
 
 static int hazard_insert(void *state, const struct neotier_event *event, uint32_t index)

@@ -206,6 +206,7 @@ static void hazard_rank(struct hazard *s)
 	hazard_sort_pass(s, s->by_worth, s->scratch, used, 0);
 	hazard_sort_pass(s, s->scratch, s->by_worth, used, 8);
 	memset(s->occupied, 0, (cells / 64 + 1) * sizeof(*s->occupied));
+	s->first = 0; /* ranks have changed */
 	for (i = 0; i < cells; i++) {
 		s->rank[s->by_worth[i]] = i;
 		if (s->lists[s->by_worth[i]].size > 0)
