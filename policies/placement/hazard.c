@@ -41,7 +41,7 @@ static const struct neotier_placement_param hazard_params[] = {
 	{ "admission", 1, 0, 1, "0: everything is let in" },
 	{ "learn", 1, 0, 1, "0: hazards stay what is assumed at the start" },
 	{ "keep", 0.98, 0.1, 1, "share of the counts that a fit leaves to the next" },
-	{ "fit_every", 8192, 64, 1e9, "references between fits" },
+	{ "fit_every", 32768, 64, 1e9, "references between fits" },
 	{ "prior", 16, 0.01, 1e6, "returns' worth of doubt in each factor" },
 };
 
