@@ -27,7 +27,8 @@ static inline void nt_expert_carve(struct nt_expert *s, void *block, size_t *off
 
 static inline int nt_expert_config_ok(const struct neotier_placement_config *config)
 {
-	return nt_config_ok(config) && config->experts_per_group >= 1 && config->experts_per_group <= 256 && config->top_k >= 1 && config->batch >= 1 &&
+	return nt_config_ok(config) && config->experts_per_group >= 1 && config->experts_per_group <= 256 &&
+	       config->top_k >= 1 && config->batch >= 1 &&
 	       config->top_k <= config->experts_per_group && config->top_k < 256 &&
 	       config->objects == (uint64_t)config->groups * config->experts_per_group;
 }
