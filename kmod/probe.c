@@ -233,6 +233,9 @@ static void neotier_recheck_work(struct work_struct *work)
 		device_release_driver(stale.devices[i]);
 		put_device(stale.devices[i]);
 	}
+	/* Else an administrator's unbind would last until some memory comes online. */
+	if (!stale.nr && !READ_ONCE(neotier_probe_waits))
+		return;
 	if (driver_attach(&neotier_driver.driver))
 		pr_warn("cannot look for devices again\n");
 }
