@@ -256,8 +256,8 @@ class Machine final : public DeviceSink, public LineObserver {
     }
   }
 
-  // What the profilers say of themselves, all together, and what they have reported since the last call. The snapshot is
-  // not mirrored into the BARs: the guest sees its own.
+  // What the profilers say of themselves, all together, and what they have reported since the last call. The snapshot
+  // is not mirrored into the BARs: the guest sees its own.
   const DeviceCounters& observe_devices() {
     DeviceCounters sum;
     for (size_t i = devices_.size(); i-- > 0;) {
