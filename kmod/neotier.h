@@ -43,6 +43,7 @@ struct neotier_knobs {
 	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
 	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
+	u32 saved_ns, payback_ms;
 	const struct neotier_policy *policy;
 };
 
@@ -174,6 +175,7 @@ struct neotier_device {
 	u64 decided_ns;
 	u64 promote_left;	/* of the plan */
 	u64 decided_stats[NR_NEOTIER_STAT];
+	u64 decided_demoted;
 
 	u64 stats[NR_NEOTIER_STAT];
 };

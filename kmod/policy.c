@@ -6,6 +6,7 @@
 #include <linux/cpumask.h>
 #include <linux/ktime.h>
 #include <linux/mm.h>
+#include "compat.h"
 #include "neotier.h"
 #include "trace.h"
 
@@ -57,6 +58,8 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 		.p_start_ppm = READ_ONCE(neotier_knobs.p_start_ppm),
 		.p_min_ppm = READ_ONCE(neotier_knobs.p_min_ppm),
 		.p_max_ppm = READ_ONCE(neotier_knobs.p_max_ppm),
+		.saved_ns = READ_ONCE(neotier_knobs.saved_ns),
+		.payback_ms = READ_ONCE(neotier_knobs.payback_ms),
 	};
 
 	memset(dev->policy_state, 0, sizeof(dev->policy_state));
@@ -64,6 +67,7 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
 	dev->promote_left = NEOTIER_NO_LIMIT;
 	dev->decided_ns = now_ns;
+	dev->decided_demoted = neotier_node_demoted(dev->target_nid);
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));
 }
 
@@ -80,7 +84,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	struct neotier_plan plan = { };
 	struct neotier_device_state state;
 	struct neotier_device_state *old = &dev->snapshot;
-	u64 interval;
+	u64 interval, demoted;
 	unsigned int i;
 
 	if (dev->policy != policy || dev->policy_applied != generation) {
@@ -116,15 +120,21 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	snapshot.threshold = READ_ONCE(dev->conf.threshold);
 	snapshot.counter_max = dev->caps.counter_max;
 	snapshot.unit_pages_log2 = 0;
+	snapshot.downsampling = 1U << READ_ONCE(dev->conf.downsampling_log2);
+	snapshot.epoch_ns = READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC;
 
 #define NEOTIER_SINCE(stat) (dev->stats[stat] - dev->decided_stats[stat])
 	snapshot.reported = NEOTIER_SINCE(NEOTIER_STAT_DRAINED);
 	snapshot.promoted = NEOTIER_SINCE(NEOTIER_STAT_PROMOTED);
+	snapshot.promote_ns = NEOTIER_SINCE(NEOTIER_STAT_PROMOTE_NS);
 	for (i = 0; i < ARRAY_SIZE(failures); i++)
 		snapshot.promote_failed += NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + failures[i]);
 	snapshot.quota_skipped = NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + NEOTIER_SKIP_QUOTA);
 	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG);
 #undef NEOTIER_SINCE
+	demoted = neotier_node_demoted(dev->target_nid);
+	snapshot.demoted = demoted - min(demoted, dev->decided_demoted);
+	dev->decided_demoted = demoted;
 	snapshot.quota_pages = neotier_quota_pages(interval);
 	snapshot.fast_free_pages = neotier_migrate_room(dev->target_nid);
 	snapshot.fast_total_pages = node_present_pages(dev->target_nid);

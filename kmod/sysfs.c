@@ -104,6 +104,8 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(p_start_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(p_min_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(p_max_ppm, 1, 1000000, true),
+	NEOTIER_KNOB(saved_ns, 1, 100000, true),
+	NEOTIER_KNOB(payback_ms, 1, 60000, true),
 };
 
 static ssize_t policy_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
@@ -480,6 +482,8 @@ int neotier_sysfs_init(void)
 	neotier_knobs.p_start_ppm = neotier_policy_default_params.p_start_ppm;
 	neotier_knobs.p_min_ppm = neotier_policy_default_params.p_min_ppm;
 	neotier_knobs.p_max_ppm = neotier_policy_default_params.p_max_ppm;
+	neotier_knobs.saved_ns = neotier_policy_default_params.saved_ns;
+	neotier_knobs.payback_ms = neotier_policy_default_params.payback_ms;
 
 	neotier_kobj = kobject_create_and_add("neotier", kernel_kobj);
 	if (!neotier_kobj)

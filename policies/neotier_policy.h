@@ -44,11 +44,15 @@ struct neotier_snapshot {
 	u32 error_bound;	/* requests an estimate may exceed the truth by */
 	u32 threshold;		/* in force */
 	u32 counter_max;	/* largest threshold that can match */
+	u32 downsampling;	/* the device counts one in so many requests, >= 1 */
+	u64 epoch_ns;		/* length of an epoch, > 0 */
 	u32 unit_pages_log2;	/* log2 of the 4 KiB pages in a unit: 0 for 4 KiB units, 9 for 2 MiB */
 	/* kernel, deltas (4 KiB pages) */
 	u64 promoted;
 	u64 promote_failed;	/* hot, but not moved: busy, no room, ... */
+	u64 promote_ns;		/* time that moving the promoted pages took */
 	u64 quota_skipped;	/* hot, but over quota */
+	u64 demoted;		/* by the kernel, from the fast node */
 	u64 ping_pong;		/* promoted pages that had been promoted before and demoted since */
 	/* kernel, levels */
 	u64 quota_pages;	/* pages the quota allows in the interval; NEOTIER_NO_LIMIT: none */
@@ -66,9 +70,11 @@ struct neotier_policy_params {
 	u32 threshold;		/* fixed: the threshold; others: where to start. 1 .. 65535 */
 	/* neomem: share of the device's pages called hot, parts per million; 1 <= min <= start <= max <= 1000000 */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
+	u32 saved_ns;		/* payback: ns that a request saves in the fast tier, 1 .. 100000 */
+	u32 payback_ms;		/* payback: ms within which a move has to repay its cost, 1 .. 60000 */
 };
 
-/* What the parameter files beside the policies (fixed.toml, neomem.toml) say. */
+/* What the parameter files beside the policies (payback.toml, fixed.toml, neomem.toml) say. */
 extern const struct neotier_policy_params neotier_policy_default_params;
 
 struct neotier_policy {
@@ -82,6 +88,7 @@ struct neotier_policy {
 	void (*decide)(void *state, const struct neotier_snapshot *snapshot, struct neotier_plan *plan);
 };
 
+extern const struct neotier_policy neotier_policy_payback;
 extern const struct neotier_policy neotier_policy_fixed;
 extern const struct neotier_policy neotier_policy_neomem;
 

@@ -39,6 +39,8 @@ neotier_snapshot quiet() {
   neotier_snapshot s = {};
   s.interval_ns = 1'000'000'000;
   s.epochs = 100;
+  s.epoch_ns = 10'000'000;
+  s.downsampling = 1;
   s.counter_max = 65535;
   s.threshold = 10;
   s.quota_pages = 1000;
@@ -87,10 +89,10 @@ std::map<std::string, uint64_t> read_parameters(const std::string& path) {
 
 TEST(Registry, FirstIsTheDefaultAndEndsWithNull) {
   ASSERT_NE(neotier_policies[0], nullptr);
-  EXPECT_STREQ(neotier_policies[0]->name, "fixed");
+  EXPECT_STREQ(neotier_policies[0]->name, "payback");
   int n = 0;
   while (neotier_policies[n] != nullptr) n++;
-  EXPECT_EQ(n, 2);
+  EXPECT_EQ(n, 3);
 }
 
 TEST(Registry, FindsByWholeNameOnly) {
@@ -112,6 +114,8 @@ TEST(Registry, ParameterFilesSayTheCodesDefaults) {
                                                                                     {"p_start_ppm", d.p_start_ppm},
                                                                                     {"p_min_ppm", d.p_min_ppm},
                                                                                     {"p_max_ppm", d.p_max_ppm}}));
+  EXPECT_EQ(read_parameters(dir + "/payback.toml"),
+            (std::map<std::string, uint64_t>{{"saved_ns", d.saved_ns}, {"payback_ms", d.payback_ms}}));
 }
 
 TEST(Histogram, BinEdges) {
@@ -361,6 +365,90 @@ TEST(Neomem, UnfitParametersAreMovedIntoRange) {
   EXPECT_EQ(Instance(neotier_policy_neomem, params).decide(s).threshold, 5u);  // every page
 }
 
+// A page demoted for each one promoted, as it starts; moves of 10 us, 40 ns saved a request, 1 s: 2 * 10 us / 40 ns = 500
+// requests a second, 5 in an epoch of 10 ms.
+TEST(Payback, ThresholdRepaysTheMoveInTime) {
+  neotier_snapshot s = quiet();
+  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 5u);
+  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).promote_max, NEOTIER_NO_LIMIT);
+  s.epoch_ns = 100'000'000;
+  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 50u);
+  s.downsampling = 10;
+  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 5u);
+  neotier_policy_params params = neotier_policy_default_params;
+  params.saved_ns = 160;
+  params.payback_ms = 125;
+  EXPECT_EQ(Instance(neotier_policy_payback, params).decide(s).threshold, 10u);  // a quarter of the price, an 8th of the time
+}
+
+TEST(Payback, CostIsMeasured) {
+  Instance p(neotier_policy_payback);
+  neotier_snapshot s = quiet();
+  s.epoch_ns = 100'000'000;
+  s.promoted = s.demoted = 15;  // too few to go by
+  s.promote_ns = 15 * 90'000;
+  EXPECT_EQ(p.decide(s).threshold, 50u);
+  s.promoted = s.demoted = 100;
+  s.promote_ns = 100 * 90'000;
+  EXPECT_EQ(p.decide(s).threshold, 150u);  // 3/4 of 10 us and 1/4 of 90 us: 30 us
+  EXPECT_EQ(p.decide(s).threshold, 225u);  // 45 us
+  s.promoted = s.demoted = s.promote_ns = 0;  // none moved: what is known stays
+  EXPECT_EQ(p.decide(s).threshold, 225u);
+}
+
+TEST(Payback, PagesThatComeBackRaiseThePriceUntilTheyStop) {
+  Instance p(neotier_policy_payback);
+  neotier_snapshot s = quiet();
+  s.epoch_ns = 200'000'000;  // 100 requests
+  s.promoted = s.demoted = 80;
+  s.promote_ns = 80 * 10'000;
+  s.ping_pong = 10;  // one in eight is still well
+  EXPECT_EQ(p.decide(s).threshold, 100u);
+  s.ping_pong = 11;
+  EXPECT_EQ(p.decide(s).threshold, 125u);
+  EXPECT_EQ(p.decide(s).threshold, 156u);  // pressure 400 of 256
+  s.ping_pong = 0;
+  EXPECT_EQ(p.decide(s).threshold, 146u);  // 375 of 256
+  for (int i = 0; i < 20; i++) p.decide(s);
+  EXPECT_EQ(p.decide(s).threshold, 100u);
+  s.ping_pong = 80;
+  for (int i = 0; i < 100; i++) p.decide(s);
+  EXPECT_EQ(p.decide(s).threshold, 25'600u);  // 256 times, no more
+}
+
+TEST(Payback, PagesDemotedForEachPromotionArePartOfThePrice) {
+  Instance p(neotier_policy_payback);
+  neotier_snapshot s = quiet();
+  s.epoch_ns = 100'000'000;  // 25 requests for each page moved
+  s.promoted = 100;
+  s.promote_ns = 100 * 10'000;
+  s.demoted = 1500;  // sums: 2048 * 15/16 + 100 promoted, + 1500 demoted: 1.69 for one
+  EXPECT_EQ(p.decide(s).threshold, 67u);
+  s.demoted = 0;  // the room was there
+  for (int i = 0; i < 60; i++) p.decide(s);
+  EXPECT_EQ(p.decide(s).threshold, 37u);  // one move and a half: the least
+  s.promoted = s.promote_ns = 0;
+  s.demoted = 1'000'000;
+  for (int i = 0; i < 60; i++) p.decide(s);
+  EXPECT_EQ(p.decide(s).threshold, 1600u);  // 64 moves: the most
+}
+
+TEST(Payback, ExtremeInputsStayInRange) {
+  neotier_snapshot s = quiet();
+  neotier_policy_params params = neotier_policy_default_params;
+  params.saved_ns = params.payback_ms = 0;  // the least of each: 1
+  Instance p(neotier_policy_payback, params);
+  s.epoch_ns = ~0ull;
+  s.promoted = 16;
+  s.promote_ns = s.demoted = ~0ull;
+  s.ping_pong = ~0ull;
+  for (int i = 0; i < 100; i++) EXPECT_EQ(p.decide(s).threshold, 65535u);
+  s = quiet();
+  s.epoch_ns = 0;
+  s.counter_max = 0;
+  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 1u);
+}
+
 TEST(All, SameSnapshotsGiveSamePlans) {
   for (auto p = neotier_policies; *p != nullptr; p++) {
     Instance a(**p), b(**p);
@@ -374,6 +462,10 @@ TEST(All, SameSnapshotsGiveSamePlans) {
       s.promoted = any();
       s.quota_pages = any();
       s.ping_pong = any();
+      s.promote_ns = any();
+      s.demoted = any();
+      s.epoch_ns = any();
+      s.downsampling = static_cast<uint32_t>(any());
       s.slow_total_pages = any();
       s.counter_max = static_cast<uint32_t>(any());
       s.unit_pages_log2 = random() % 2 == 0 ? 0 : 9;

@@ -10,9 +10,12 @@ const struct neotier_policy_params neotier_policy_default_params = {
 	.p_start_ppm = 1000,
 	.p_min_ppm = 100,
 	.p_max_ppm = 15600,
+	.saved_ns = 40,
+	.payback_ms = 1000,
 };
 
 const struct neotier_policy *const neotier_policies[] = {
+	&neotier_policy_payback,
 	&neotier_policy_fixed,
 	&neotier_policy_neomem,
 	NULL,

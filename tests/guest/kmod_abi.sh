@@ -75,6 +75,8 @@ rw confirm_epochs 8 8 0 9
 rw p_start_ppm 2000 2000 0 1000001
 rw p_min_ppm 10 10 0 1000001
 rw p_max_ppm 1000000 1000000 0 1000001
+rw saved_ns 160 160 0 100001
+rw payback_ms 5000 5000 0 60001
 rw exclude_cgroups "1 0x10" "1 16" "1 x" "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17"
 [ "$(cat $sys/exclude_cgroups)" = "" ] && ok "exclude_cgroups: an empty line clears it" || not_ok "exclude_cgroups: an empty line clears it"
 first=$(sed 's/.*\[\(.*\)\].*/\1/' $sys/policy)

@@ -36,8 +36,9 @@ finish() {
 }
 
 loaded() { [ -d /sys/module/neotier ]; }
-# One report is enough, so that a test decides by one report what moves; confirmation has a test of its own.
-load() { loaded || { insmod "$NEOTIER_KO" "$@" && echo 1 > "$sys/confirm_epochs"; }; }
+# One report is enough and the threshold is what the test writes, so that a test decides by one report what moves;
+# confirmation and the policies have tests of their own.
+load() { loaded || { insmod "$NEOTIER_KO" "$@" && echo 1 > "$sys/confirm_epochs" && echo fixed > "$sys/policy"; }; }
 unload() { ! loaded || rmmod neotier; }
 stat() { cat "$sys/stats/$1"; }
 knob() { echo "$2" > "$sys/$1"; }

@@ -194,6 +194,7 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
     lines.push_back("module /neotier/neotier.ko");
     // Each page that such a source names has already been found hot: it is reported at once and needs no confirmation.
     if (!policy.source.empty()) {
+      lines.push_back("late /sys/kernel/neotier/policy fixed");
       lines.push_back("late /sys/kernel/neotier/device0/threshold 1");
       lines.push_back("late /sys/kernel/neotier/confirm_epochs 1");
     }

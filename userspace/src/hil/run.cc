@@ -201,9 +201,10 @@ Installation Installation::find(const std::string& kernel) {
   const char* build = std::getenv("NEOTIER_BUILD");
   const fs::path root = build ? fs::path(build) : bin.parent_path();
   found.plugin = bin / "neotier-plugin.so";
+  found.clock = bin / "neotier-clock.so";
   found.init = bin / "neotier-init";
   found.module = root / (kernel == kKernels.front() ? "kmod" : fmt::format("kmod-{}", kernel)) / "neotier.ko";
-  for (const fs::path& piece : {found.plugin, found.init}) {
+  for (const fs::path& piece : {found.plugin, found.clock, found.init}) {
     if (!fs::exists(piece)) throw std::runtime_error(fmt::format("{} is missing; run 'make build'", piece.string()));
   }
   const fs::path kernels = root / "guest-kernel";
@@ -296,7 +297,8 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
                       .kernel_arguments = kernel_arguments(options_.thp),
                       .plugin = installation_.plugin,
                       .plugin_options = plugin};
-  qemu_.emplace(qemu_command(plan, *bars_), directory_ / "qemu.log", bars_->inherited());
+  qemu_.emplace(qemu_command(plan, *bars_), directory_ / "qemu.log", bars_->inherited(),
+                std::vector{fmt::format("LD_PRELOAD={}", installation_.clock.string())});
   bars_->started();
 }
 

@@ -17,10 +17,14 @@ namespace neotier {
 namespace {
 
 // Only async-signal-safe calls happen between fork and exec.
-pid_t spawn(const std::vector<std::string>& argv, int output, const std::vector<int>& inherit) {
-  std::vector<char*> pointers;
+pid_t spawn(const std::vector<std::string>& argv, int output, const std::vector<int>& inherit,
+            const std::vector<std::string>& environment) {
+  std::vector<char*> pointers, variables;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
+  for (const std::string& variable : environment) variables.push_back(const_cast<char*>(variable.c_str()));
+  for (char** own = environ; *own != nullptr; ++own) variables.push_back(*own);
+  variables.push_back(nullptr);
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error(fmt::format("fork: {}", std::strerror(errno)));
   if (pid == 0) {
@@ -32,7 +36,7 @@ pid_t spawn(const std::vector<std::string>& argv, int output, const std::vector<
     dup2(output, 1);
     dup2(output, 2);
     for (const int descriptor : inherit) fcntl(descriptor, F_SETFD, 0);
-    execvp(pointers[0], pointers.data());
+    execvpe(pointers[0], pointers.data(), variables.data());
     dprintf(2, "cannot run %s: %s\n", pointers[0], std::strerror(errno));
     _exit(127);
   }
@@ -44,7 +48,7 @@ pid_t spawn(const std::vector<std::string>& argv, int output, const std::vector<
 CommandResult run_command(const std::vector<std::string>& argv) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(fmt::format("pipe: {}", std::strerror(errno)));
-  const pid_t pid = spawn(argv, ends[1], {});
+  const pid_t pid = spawn(argv, ends[1], {}, {});
   close(ends[1]);
   CommandResult result;
   char buffer[4096];
@@ -62,10 +66,11 @@ CommandResult run_command(const std::vector<std::string>& argv) {
   return result;
 }
 
-Child::Child(const std::vector<std::string>& argv, const std::filesystem::path& log, const std::vector<int>& inherit) {
+Child::Child(const std::vector<std::string>& argv, const std::filesystem::path& log, const std::vector<int>& inherit,
+             const std::vector<std::string>& environment) {
   const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (output < 0) throw std::runtime_error(fmt::format("cannot write {}: {}", log.string(), std::strerror(errno)));
-  pid_ = spawn(argv, output, inherit);
+  pid_ = spawn(argv, output, inherit, environment);
   close(output);
 }
 

@@ -23,8 +23,9 @@ CommandResult run_command(const std::vector<std::string>& argv);
 class Child {
  public:
   // Standard input is /dev/null; output and error go to `log`. The descriptors in `inherit` stay open in the child,
-  // under the same numbers. Throws std::runtime_error.
-  Child(const std::vector<std::string>& argv, const std::filesystem::path& log, const std::vector<int>& inherit = {});
+  // under the same numbers; the variables in `environment`, NAME=VALUE, come before our own. Throws std::runtime_error.
+  Child(const std::vector<std::string>& argv, const std::filesystem::path& log, const std::vector<int>& inherit = {},
+        const std::vector<std::string>& environment = {});
   Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
   Child& operator=(Child&&) = delete;
   ~Child();

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * payback: promote what pays for its own move.
+ *
+ * Metric. Time after which a promotion has paid back what it cost, if the page stays as hot as it was in the epoch:
+ *
+ *	cost	ns to move a page: measured on this machine, promotion by promotion
+ *	moves	pages moved for a promotion: itself, and what the kernel demoted meanwhile, measured too
+ *	saved	ns that a request is served sooner by the fast tier, after what the core overlaps (parameter saved_ns).
+ *	theta = pressure * moves * cost * epoch / (saved * payback)		requests in an epoch
+ *
+ * A page below theta would have to stay hot for longer than payback_ms before anybody gains. A fixed threshold does not
+ * know that: ten requests in 50 ms never repay a move that costs 10 us each way within a second, and a machine with
+ * slower copies, faster memory or a longer epoch wants another number. The operator states two figures that do not depend on
+ * any of those.
+ *
+ * moves is 2 where each promotion throws out one page. It is more where the room that kswapd makes for promotions is used
+ * up by the program's own new pages: kswapd demotes until its high watermark each time, and first-touch allocation prefers
+ * the fast node. Sums of both fade by a sixteenth with each decision and begin high, because kswapd demotes in bursts whose
+ * room serves promotions for some time after.
+ *
+ * pressure, 1 .. 256, is for a hot set larger than the fast tier. Then every promotion throws out a page as hot as itself,
+ * which comes back: while more than one in PING_PONG_SHARE promotions had been here before, pressure grows by a quarter with
+ * each decision, so only ever hotter pages compete; otherwise it falls back by a sixteenth. (NeoMem's law squares the ratio
+ * into the share of hot pages; here the price of moving rises instead, and the histogram is not needed.)
+ *
+ * What it gives up. A page that is lukewarm for hours would repay its move, but not within payback_ms: raise that. And
+ * nothing is known about the page that makes room: the kernel demotes it, and this policy only sees it come back.
+ *
+ * Where it fails: heat that comes in bursts shorter than payback_ms looks steady, so each burst costs a move
+ * (confirm_epochs is the guard). Where the device's counter_max is below theta, pages at counter_max count as hot.
+ *
+ * Source: ours; the comparison of benefit with migration cost is as old as page replacement on NUMA machines.
+ */
+#include "neotier_policy.h"
+
+/* Until the first promotions are measured, and the range within which a measurement is believed. */
+#define COST_START_NS 10000U
+#define COST_MIN_NS 500U
+#define COST_MAX_NS 1000000U
+/* Fewer promotions in an interval say little about the cost of one. */
+#define COST_SAMPLES 16U
+/* Before anything has moved: a page out for each page in. Never under one half above the page itself, nor over 64. */
+#define MOVED_START 2048U
+#define MOVES_MIN_Q8 (256U + 128U)
+#define MOVES_MAX_Q8 (64U * 256U)
+#define PING_PONG_SHARE 8U
+#define PRESSURE_ONE 256U
+#define PRESSURE_MAX (256U * PRESSURE_ONE)
+/* A device's epoch ends within a minute; a longer one is not believed, so that products stay within 64 bits. */
+#define EPOCH_MAX_NS 60000000000ULL
+
+struct payback_state {
+	u64 cost_ns;		/* COST_MIN_NS .. COST_MAX_NS */
+	u64 saved_ns;		/* 1 .. 100000 */
+	u64 payback_ns;		/* 10^6 .. 6 * 10^10 */
+	u64 promoted, demoted;	/* fading sums, < 2^44 */
+	u64 pressure;		/* PRESSURE_ONE .. PRESSURE_MAX */
+};
+
+_Static_assert(sizeof(struct payback_state) <= NEOTIER_POLICY_STATE_BYTES, "payback: state");
+
+static u64 clamp_u64(u64 value, u64 low, u64 high)
+{
+	if (value < low)
+		return low;
+	return value > high ? high : value;
+}
+
+static void payback_init(void *state, const struct neotier_policy_params *params)
+{
+	struct payback_state *s = state;
+
+	s->cost_ns = COST_START_NS;
+	s->saved_ns = clamp_u64(params->saved_ns, 1, 100000);
+	s->payback_ns = clamp_u64(params->payback_ms, 1, 60000) * 1000000;
+	s->promoted = MOVED_START;
+	s->demoted = MOVED_START;
+	s->pressure = PRESSURE_ONE;
+}
+
+static void payback_decide(void *state, const struct neotier_snapshot *snapshot, struct neotier_plan *plan)
+{
+	struct payback_state *s = state;
+	u64 epoch_ns = clamp_u64(snapshot->epoch_ns, 1, EPOCH_MAX_NS);
+	u64 moves_q8, theta;
+
+	if (snapshot->promoted >= COST_SAMPLES) {
+		u64 measured = clamp_u64(snapshot->promote_ns / snapshot->promoted, COST_MIN_NS, COST_MAX_NS);
+
+		s->cost_ns = (3 * s->cost_ns + measured) / 4;
+	}
+	s->promoted += clamp_u64(snapshot->promoted, 0, 1ULL << 40) - s->promoted / 16;
+	s->demoted += clamp_u64(snapshot->demoted, 0, 1ULL << 40) - s->demoted / 16;
+	moves_q8 = clamp_u64(256 + s->demoted * 256 / (s->promoted ? s->promoted : 1), MOVES_MIN_Q8, MOVES_MAX_Q8);
+
+	if (snapshot->ping_pong > snapshot->promoted / PING_PONG_SHARE)
+		s->pressure = clamp_u64(s->pressure + s->pressure / 4, PRESSURE_ONE, PRESSURE_MAX);
+	else
+		s->pressure = clamp_u64(s->pressure - s->pressure / 16, PRESSURE_ONE, PRESSURE_MAX);
+
+	theta = s->cost_ns * epoch_ns * 256 / (s->saved_ns * s->payback_ns);	/* <= 1.6 * 10^19 / 10^6 */
+	theta = theta * moves_q8 / (256 * 256);					/* <= 4 * 10^12 */
+	theta = theta * s->pressure / PRESSURE_ONE;
+	if (snapshot->downsampling > 1)
+		theta /= snapshot->downsampling;
+	plan->threshold = neotier_threshold_clamp((u32)clamp_u64(theta, 1, 0xffffffffU), snapshot->counter_max);
+	plan->promote_max = NEOTIER_NO_LIMIT;
+}
+
+const struct neotier_policy neotier_policy_payback = {
+	.name = "payback",
+	.text = "pages hot enough to repay their move within payback_ms, by the cost measured here",
+	.init = payback_init,
+	.decide = payback_decide,
+};
