@@ -365,8 +365,8 @@ TEST(Neomem, UnfitParametersAreMovedIntoRange) {
   EXPECT_EQ(Instance(neotier_policy_neomem, params).decide(s).threshold, 5u);  // every page
 }
 
-// A page demoted for each one promoted, as it starts; moves of 10 us, 40 ns saved a request, 1 s: 2 * 10 us / 40 ns = 500
-// requests a second, 5 in an epoch of 10 ms.
+// A page demoted for each one promoted, as it starts; moves of 10 us, 40 ns saved a request, 1 s: 2 * 10 us / 40 ns =
+// 500 requests a second, 5 in an epoch of 10 ms.
 TEST(Payback, ThresholdRepaysTheMoveInTime) {
   neotier_snapshot s = quiet();
   EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 5u);
@@ -378,7 +378,8 @@ TEST(Payback, ThresholdRepaysTheMoveInTime) {
   neotier_policy_params params = neotier_policy_default_params;
   params.saved_ns = 160;
   params.payback_ms = 125;
-  EXPECT_EQ(Instance(neotier_policy_payback, params).decide(s).threshold, 10u);  // a quarter of the price, an 8th of the time
+  EXPECT_EQ(Instance(neotier_policy_payback, params).decide(s).threshold,
+            10u);  // a quarter of the price, an 8th of the time
 }
 
 TEST(Payback, CostIsMeasured) {
@@ -390,8 +391,8 @@ TEST(Payback, CostIsMeasured) {
   EXPECT_EQ(p.decide(s).threshold, 50u);
   s.promoted = s.demoted = 100;
   s.promote_ns = 100 * 90'000;
-  EXPECT_EQ(p.decide(s).threshold, 150u);  // 3/4 of 10 us and 1/4 of 90 us: 30 us
-  EXPECT_EQ(p.decide(s).threshold, 225u);  // 45 us
+  EXPECT_EQ(p.decide(s).threshold, 150u);     // 3/4 of 10 us and 1/4 of 90 us: 30 us
+  EXPECT_EQ(p.decide(s).threshold, 225u);     // 45 us
   s.promoted = s.demoted = s.promote_ns = 0;  // none moved: what is known stays
   EXPECT_EQ(p.decide(s).threshold, 225u);
 }
