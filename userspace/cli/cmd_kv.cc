@@ -112,7 +112,7 @@ int lengths_command(const Arguments& a, const KvTrace& trace) {
 }
 
 int tiers_command(const Arguments& a, const KvTrace& trace) {
-  const auto policy = placement::find_policy(a.policy);
+  const auto policy = placement::find_policy(a.policy, NEOTIER_KV);
   const auto tiers = replay::parse_tiers(a.tiers, a.links);
   const replay::TiersResult r = replay::replay_tiers(trace, policy, tiers, a.replay);
   const auto share = [&](uint64_t n) {
@@ -154,7 +154,7 @@ int tiers_command(const Arguments& a, const KvTrace& trace) {
 }
 
 int replay_command(Arguments& a) {
-  const auto policy = placement::find_policy(a.policy);
+  const auto policy = placement::find_policy(a.policy, NEOTIER_KV);
   const KvTrace trace = load(a);
   if (!trace.identity) return lengths_command(a, trace);
   if (!a.tiers.empty()) return tiers_command(a, trace);

@@ -94,7 +94,7 @@ std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options, c
                             const std::function<void(size_t done, size_t all)>& done) {
   std::vector<Job> jobs;
   for (const std::string& name : options.policies) {
-    const placement::PolicyRef policy = placement::find_policy(name);
+    const placement::PolicyRef policy = placement::find_policy(name, NEOTIER_KV);
     // A library built anew is another policy.
     std::error_code no_file;
     const auto built = std::filesystem::last_write_time(name, no_file).time_since_epoch().count();
@@ -132,7 +132,7 @@ void write_page(const SweepOptions& options, const KvTrace& trace, const std::ve
               {"series", Json::array()}};
     const size_t per = options.capacities.size();
     for (size_t i = 0; i + per <= results.size() && per > 0; i += per) {
-      const auto policy = placement::find_policy(options.policies[i / per]);
+      const auto policy = placement::find_policy(options.policies[i / per], NEOTIER_KV);
       Json series = {{"name", results[i].policy},
                      {"points", Json::array()},
                      {"bound", (policy->flags & NEOTIER_NEEDS_ORACLE) != 0},
@@ -163,7 +163,7 @@ void write_page(const SweepOptions& options, const KvTrace& trace, const std::ve
   page.section("Policies");
   std::vector<std::vector<std::string>> described;
   for (const std::string& name : options.policies) {
-    const auto policy = placement::find_policy(name);
+    const auto policy = placement::find_policy(name, NEOTIER_KV);
     described.push_back({policy->name, policy->text, policy->source});
   }
   page.table("What they are", {"policy", "what it does", "source"}, described);
