@@ -5,12 +5,10 @@
 #ifndef NEOTIER_COMPAT_H
 #define NEOTIER_COMPAT_H
 
-#include <linux/cpumask.h>
 #include <linux/highmem.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/version.h>
-#include <linux/vmstat.h>
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0)
 #error "neotier needs Linux 6.1 or newer: migrate_device_range() is not there before"
@@ -51,25 +49,6 @@ static inline struct mem_cgroup *neotier_folio_memcg(struct folio *folio)
 #endif
 }
 #endif
-
-/* Pages demoted so far from a node; where the kernel counts no nodes, from all of them. A sum of counters in motion. */
-static inline u64 neotier_node_demoted(int nid)
-{
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
-	return max(atomic_long_read(&NODE_DATA(nid)->vm_stat[PGDEMOTE_KSWAPD]), 0L) +
-	       max(atomic_long_read(&NODE_DATA(nid)->vm_stat[PGDEMOTE_DIRECT]), 0L);
-#elif defined(CONFIG_VM_EVENT_COUNTERS)
-	u64 demoted = 0;
-	int cpu;
-
-	for_each_online_cpu(cpu)
-		demoted += per_cpu(vm_event_states, cpu).event[PGDEMOTE_KSWAPD] +
-			   per_cpu(vm_event_states, cpu).event[PGDEMOTE_DIRECT];
-	return demoted;
-#else
-	return 0;
-#endif
-}
 
 static inline bool neotier_folio_is_ksm(struct folio *folio)
 {

@@ -175,7 +175,6 @@ struct neotier_device {
 	u64 decided_ns;
 	u64 promote_left;	/* of the plan */
 	u64 decided_stats[NR_NEOTIER_STAT];
-	u64 decided_demoted;
 
 	u64 stats[NR_NEOTIER_STAT];
 };

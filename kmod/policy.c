@@ -6,7 +6,6 @@
 #include <linux/cpumask.h>
 #include <linux/ktime.h>
 #include <linux/mm.h>
-#include "compat.h"
 #include "neotier.h"
 #include "trace.h"
 
@@ -67,7 +66,6 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
 	dev->promote_left = NEOTIER_NO_LIMIT;
 	dev->decided_ns = now_ns;
-	dev->decided_demoted = neotier_node_demoted(dev->target_nid);
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));
 }
 
@@ -84,7 +82,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	struct neotier_plan plan = { };
 	struct neotier_device_state state;
 	struct neotier_device_state *old = &dev->snapshot;
-	u64 interval, demoted;
+	u64 interval;
 	unsigned int i;
 
 	if (dev->policy != policy || dev->policy_applied != generation) {
@@ -132,9 +130,6 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	snapshot.quota_skipped = NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + NEOTIER_SKIP_QUOTA);
 	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG);
 #undef NEOTIER_SINCE
-	demoted = neotier_node_demoted(dev->target_nid);
-	snapshot.demoted = demoted - min(demoted, dev->decided_demoted);
-	dev->decided_demoted = demoted;
 	snapshot.quota_pages = neotier_quota_pages(interval);
 	snapshot.fast_free_pages = neotier_migrate_room(dev->target_nid);
 	snapshot.fast_total_pages = node_present_pages(dev->target_nid);

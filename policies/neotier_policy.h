@@ -52,7 +52,6 @@ struct neotier_snapshot {
 	u64 promote_failed;	/* hot, but not moved: busy, no room, ... */
 	u64 promote_ns;		/* time that moving the promoted pages took */
 	u64 quota_skipped;	/* hot, but over quota */
-	u64 demoted;		/* by the kernel, from the fast node */
 	u64 ping_pong;		/* promoted pages that had been promoted before and demoted since */
 	/* kernel, levels */
 	u64 quota_pages;	/* pages the quota allows in the interval; NEOTIER_NO_LIMIT: none */

@@ -4,20 +4,15 @@
  *
  * Metric. Time after which a promotion has paid back what it cost, if the page stays as hot as it was in the epoch:
  *
- *	cost	ns to move a page: measured on this machine, promotion by promotion
- *	moves	pages moved for a promotion: itself, and what the kernel demoted meanwhile, measured too
+ *	cost	ns to move a page: measured on this machine, promotion by promotion. Twice, because the page that has to make
+ *		room is moved as well. Being preempted only ever adds to it, so it falls faster than it rises.
  *	saved	ns that a request is served sooner by the fast tier, after what the core overlaps (parameter saved_ns).
- *	theta = pressure * moves * cost * epoch / (saved * payback)		requests in an epoch
+ *	theta = pressure * 2 * cost * epoch / (saved * payback)		requests in an epoch
  *
  * A page below theta would have to stay hot for longer than payback_ms before anybody gains. A fixed threshold does not
  * know that: ten requests in 50 ms never repay a move that costs 10 us each way within a second, and a machine with
  * slower copies, faster memory or a longer epoch wants another number. The operator states two figures that do not depend on
  * any of those.
- *
- * moves is 2 where each promotion throws out one page. It is more where the room that kswapd makes for promotions is used
- * up by the program's own new pages: kswapd demotes until its high watermark each time, and first-touch allocation prefers
- * the fast node. Sums of both fade by a sixteenth with each decision and begin high, because kswapd demotes in bursts whose
- * room serves promotions for some time after.
  *
  * pressure, 1 .. 256, is for a hot set larger than the fast tier. Then every promotion throws out a page as hot as itself,
  * which comes back: while more than one in PING_PONG_SHARE promotions had been here before, pressure grows by a quarter with
@@ -40,10 +35,6 @@
 #define COST_MAX_NS 1000000U
 /* Fewer promotions in an interval say little about the cost of one. */
 #define COST_SAMPLES 16U
-/* Before anything has moved: a page out for each page in. Never under one half above the page itself, nor over 64. */
-#define MOVED_START 2048U
-#define MOVES_MIN_Q8 (256U + 128U)
-#define MOVES_MAX_Q8 (64U * 256U)
 #define PING_PONG_SHARE 8U
 #define PRESSURE_ONE 256U
 #define PRESSURE_MAX (256U * PRESSURE_ONE)
@@ -54,7 +45,6 @@ struct payback_state {
 	u64 cost_ns;		/* COST_MIN_NS .. COST_MAX_NS */
 	u64 saved_ns;		/* 1 .. 100000 */
 	u64 payback_ns;		/* 10^6 .. 6 * 10^10 */
-	u64 promoted, demoted;	/* fading sums, < 2^44 */
 	u64 pressure;		/* PRESSURE_ONE .. PRESSURE_MAX */
 };
 
@@ -74,8 +64,6 @@ static void payback_init(void *state, const struct neotier_policy_params *params
 	s->cost_ns = COST_START_NS;
 	s->saved_ns = clamp_u64(params->saved_ns, 1, 100000);
 	s->payback_ns = clamp_u64(params->payback_ms, 1, 60000) * 1000000;
-	s->promoted = MOVED_START;
-	s->demoted = MOVED_START;
 	s->pressure = PRESSURE_ONE;
 }
 
@@ -83,24 +71,22 @@ static void payback_decide(void *state, const struct neotier_snapshot *snapshot,
 {
 	struct payback_state *s = state;
 	u64 epoch_ns = clamp_u64(snapshot->epoch_ns, 1, EPOCH_MAX_NS);
-	u64 moves_q8, theta;
+	u64 theta;
 
 	if (snapshot->promoted >= COST_SAMPLES) {
 		u64 measured = clamp_u64(snapshot->promote_ns / snapshot->promoted, COST_MIN_NS, COST_MAX_NS);
 
-		s->cost_ns = (3 * s->cost_ns + measured) / 4;
+		if (measured < s->cost_ns)
+			s->cost_ns = (s->cost_ns + measured) / 2;
+		else
+			s->cost_ns += (measured - s->cost_ns) / 32;
 	}
-	s->promoted += clamp_u64(snapshot->promoted, 0, 1ULL << 40) - s->promoted / 16;
-	s->demoted += clamp_u64(snapshot->demoted, 0, 1ULL << 40) - s->demoted / 16;
-	moves_q8 = clamp_u64(256 + s->demoted * 256 / (s->promoted ? s->promoted : 1), MOVES_MIN_Q8, MOVES_MAX_Q8);
-
 	if (snapshot->ping_pong > snapshot->promoted / PING_PONG_SHARE)
 		s->pressure = clamp_u64(s->pressure + s->pressure / 4, PRESSURE_ONE, PRESSURE_MAX);
 	else
 		s->pressure = clamp_u64(s->pressure - s->pressure / 16, PRESSURE_ONE, PRESSURE_MAX);
 
-	theta = s->cost_ns * epoch_ns * 256 / (s->saved_ns * s->payback_ns);	/* <= 1.6 * 10^19 / 10^6 */
-	theta = theta * moves_q8 / (256 * 256);					/* <= 4 * 10^12 */
+	theta = 2 * s->cost_ns * epoch_ns / (s->saved_ns * s->payback_ns);	/* <= 1.2 * 10^17 / 10^6 */
 	theta = theta * s->pressure / PRESSURE_ONE;
 	if (snapshot->downsampling > 1)
 		theta /= snapshot->downsampling;
