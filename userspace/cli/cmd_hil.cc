@@ -289,6 +289,7 @@ void add_machine_options(CLI::App& command, Arguments& a) {
       ->check(CLI::Range(0u, 0xffffffffu));
   command.add_option("--shift", a.shift, "guest ns an instruction = 2^SHIFT; default: calibrated on policy none")
       ->check(CLI::Range(0, 10));
+  command.add_option("--name", a.run.name, "the program's name in figures and reports; runs of one name are compared");
   command.add_option("--roi-after", a.run.roi_after, "measure from the moment TEXT appears on the program's output");
   command.add_option("--roi-until", a.run.roi_until, "end the run when TEXT appears in the measured region");
   command.add_option("--model", a.model, "NAME=VALUE of the timing model (see `neotier hil params`)")

@@ -66,6 +66,7 @@ std::optional<uint64_t> recovery_ns(const RunResult& run, double tolerance) {
 Json to_json(const RunResult& run) {
   Json json;
   json["program"] = run.options.program;
+  if (!run.options.name.empty()) json["name"] = run.options.name;
   json["policy"] = run.options.policy;
   json["machine"] = to_string(run.options.machine.kind);
   json["kernel"] = run.kernel_release;

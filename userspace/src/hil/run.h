@@ -57,6 +57,7 @@ struct RunOptions {
   bool record_all = false;           // of both tiers
   uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures
   std::vector<std::string> program;  // and its arguments; or one shell line, see is_shell_line()
+  std::string name;                  // of the program, for tables and pages; empty: its command line
 };
 
 // Throws std::runtime_error in one line where options of the machine contradict each other.

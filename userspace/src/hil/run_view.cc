@@ -60,6 +60,14 @@ std::string short_title(const std::string& program) {
   return title;
 }
 
+// What a program is known by: two command lines that differ in a seed are one program under one name.
+std::optional<std::string> name_of(const Json& run) {
+  const Json* name = at(run, "/name");
+  return name && name->is_string() && !name->empty() ? std::optional(name->get<std::string>()) : std::nullopt;
+}
+
+std::string identity(const Json& run) { return name_of(run).value_or(command_line(run)); }
+
 // Where in a list a policy belongs: bounds at the ends.
 int rank(const std::string& policy) {
   static const std::map<std::string, int> kRank = {
@@ -80,7 +88,7 @@ std::string label_of(const Json& run) {
 
 // What has to be equal for times to be compared.
 std::string settings_key(const Json& run) {
-  std::string key = command_line(run);
+  std::string key = identity(run);
   for (const char* pointer : {"/machine", "/kernel", "/dram_bytes", "/cxl_bytes", "/thp", "/shift"}) {
     key.append("\n").append(text_at(run, pointer));
   }
@@ -191,7 +199,8 @@ std::vector<Group> group_runs(const std::vector<LoadedRun>& runs) {
     std::string key = settings_key(run);
     if (run.contains("verdict")) {
       for (const Group& group : groups) {
-        if (group.program == command_line(run) && text_at(*group.first, "/dram_bytes") == text_at(run, "/dram_bytes") &&
+        if (identity(*group.first) == identity(run) &&
+            text_at(*group.first, "/dram_bytes") == text_at(run, "/dram_bytes") &&
             text_at(*group.first, "/cxl_bytes") == text_at(run, "/cxl_bytes")) {
           key = settings_key(*group.first);
           break;
@@ -199,7 +208,7 @@ std::vector<Group> group_runs(const std::vector<LoadedRun>& runs) {
       }
     }
     const auto [entry, added] = known.try_emplace(key, groups.size());
-    if (added) groups.push_back({short_title(command_line(run)), command_line(run), &run, {}});
+    if (added) groups.push_back({name_of(run).value_or(short_title(command_line(run))), command_line(run), &run, {}});
     Group& group = groups[entry->second];
     const std::string label = label_of(run);
     auto policy = std::find_if(group.policies.begin(), group.policies.end(),
@@ -214,8 +223,9 @@ std::vector<Group> group_runs(const std::vector<LoadedRun>& runs) {
     std::stable_sort(group.policies.begin(), group.policies.end(),
                      [](const PolicyRuns& a, const PolicyRuns& b) { return rank(a.policy) < rank(b.policy); });
     // The same program again, with other settings.
-    const auto same =
-        std::count_if(groups.begin(), groups.end(), [&](const Group& other) { return other.program == group.program; });
+    const auto same = std::count_if(groups.begin(), groups.end(), [&](const Group& other) {
+      return identity(*other.first) == identity(*group.first);
+    });
     if (same > 1) {
       const auto size = [&](const char* pointer) {
         return format_size(static_cast<uint64_t>(std::max(0.0, number_at(*group.first, pointer).value_or(0))));

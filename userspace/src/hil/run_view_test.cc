@@ -37,6 +37,18 @@ TEST(RunView, SeedsAreOneLineAndBoundsStandAtTheEnds) {
   EXPECT_FALSE(groups[0].find("neotier")->spread("/nothing"));
 }
 
+TEST(RunView, RunsOfOneNameAreOneProgram) {
+  const std::vector<LoadedRun> runs = {
+      run("none", 1, 4e9, {{"program", {"x", "--seed", "1"}}, {"name", "x, with seeds"}}),
+      run("none", 2, 2e9, {{"program", {"x", "--seed", "2"}}, {"name", "x, with seeds"}}),
+      run("none", 1, 1e9, {{"program", {"x", "--seed", "1"}}, {"name", 7}})};
+  const auto groups = group_runs(runs);
+  ASSERT_EQ(groups.size(), 2u) << "a name that is no text is none";
+  EXPECT_EQ(groups[0].title, "x, with seeds");
+  EXPECT_EQ(groups[0].policies[0].runs.size(), 2u);
+  EXPECT_EQ(groups[1].title, "x --seed 1");
+}
+
 TEST(RunView, OtherSettingsAreAnotherGroupAndOtherKnobsAnotherLine) {
   const std::vector<LoadedRun> runs = {run("none", 1, 1), run("none", 1, 1, {{"dram_bytes", 96 << 20}}),
                                        run("neotier", 1, 1), run("neotier", 1, 1, {{"knobs", {"policy=neomem"}}})};
