@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <tuple>
 
 namespace neotier::hil {
 
@@ -21,7 +22,7 @@ class Heatmap {
   struct Bin {
     bool cxl;
     uint64_t index;  // address / bin size
-    auto operator<=>(const Bin&) const = default;
+    bool operator<(const Bin& other) const { return std::tie(cxl, index) < std::tie(other.cxl, other.index); }
   };
 
   uint64_t step_ps() const { return step_ps_; }
