@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <future>
 #include <map>
@@ -100,8 +101,9 @@ MoeResult replay_visibly(const std::string& what, const RoutingTrace& trace, con
   return result.get();
 }
 
+uint64_t whole_bytes(double bytes) { return static_cast<uint64_t>(std::llround(bytes)); }
+
 ordered_json to_json(const MoeResult& r, const MoeOptions& o, double bytes_lru) {
-  const auto bytes = [](double value) { return static_cast<uint64_t>(value + 0.5); };
   ordered_json layers = ordered_json::array();
   for (size_t i = 0; i < r.layer_uses.size(); i++)
     layers.push_back(static_cast<double>(r.layer_stall_free[i]) /
@@ -109,8 +111,8 @@ ordered_json to_json(const MoeResult& r, const MoeOptions& o, double bytes_lru) 
   return {{"hit_rate", r.hit_rate()},
           {"stall_free_rate", r.stall_free_rate()},
           {"prefetch_accuracy", r.prefetches ? ordered_json(r.prefetch_accuracy()) : ordered_json(nullptr)},
-          {"bytes", bytes(r.bytes)},
-          {"bytes_lru", bytes(bytes_lru)},
+          {"bytes", whole_bytes(r.bytes)},
+          {"bytes_lru", whole_bytes(bytes_lru)},
           {"policy", r.policy},
           {"predictor", r.predictor},
           {"experts_per_layer", o.experts_per_layer},
@@ -218,7 +220,7 @@ int ablate_command(Arguments& a) {
     rows.push_back({{"off", off},
                     {"stall_free_rate", r.stall_free_rate()},
                     {"hit_rate", r.hit_rate()},
-                    {"bytes", static_cast<uint64_t>(r.bytes + 0.5)}});
+                    {"bytes", whole_bytes(r.bytes)}});
   };
   const auto without = [&](const std::string& name, std::map<std::string, double> MoeOptions::*params) {
     MoeOptions options = a.replay;
