@@ -103,8 +103,8 @@ std::vector<double> resolve_params(const neotier_placement& policy, const std::m
   }
   for (const auto& [name, value] : given) {
     const auto* end = policy.params + policy.nr_params;
-    const auto* param =
-        std::find_if(policy.params, end, [&](const neotier_placement_param& p) { return name == p.name; });
+    const auto* param = std::find_if(policy.params, end,
+                                     [&wanted = name](const neotier_placement_param& p) { return wanted == p.name; });
     if (param == end) {
       throw std::runtime_error(
           fmt::format("policy {} has no parameter '{}'; it has {}", policy.name, name, known.empty() ? "none" : known));

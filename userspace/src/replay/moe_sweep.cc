@@ -31,7 +31,7 @@ class Runs {
 
   // Names a run; it is added where it is not there yet.
   std::string add(const std::string& policy, const std::string& predictor, const MoeOptions& o) {
-    const std::string key = fmt::format("{} {} {} {} {}", policy, predictor, o.experts_per_layer, o.layer_ms, o.batch);
+    std::string key = fmt::format("{} {} {} {} {}", policy, predictor, o.experts_per_layer, o.layer_ms, o.batch);
     if (!keys_.emplace(key, keys_.size()).second) return key;
     const placement::PolicyRef p = placement::find_policy(policy, NEOTIER_EXPERTS);
     const placement::PolicyRef q =

@@ -33,7 +33,7 @@ std::string error_of(const std::function<void()>& act) {
   try {
     act();
   } catch (const std::runtime_error& error) {
-    const std::string text = error.what();
+    std::string text = error.what();
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
     return text;
   }
@@ -50,12 +50,13 @@ std::optional<RoutingTrace> recorded() {
   return RoutingTrace::load(folder);
 }
 
-#define RECORDED_OR_SKIP(trace)  \
-  const auto trace = recorded(); \
-  if (!trace) GTEST_SKIP() << "skipped: no gpt-oss-20b-routing in $NEOTIER_DATA or ../shared/data"
+// Declares `all`.
+#define RECORDED_OR_SKIP()     \
+  const auto all = recorded(); \
+  if (!all) GTEST_SKIP() << "skipped: no gpt-oss-20b-routing in $NEOTIER_DATA or ../shared/data"
 
 TEST(MoeRecorded, ReferenceFigures) {
-  RECORDED_OR_SKIP(trace);
+  RECORDED_OR_SKIP();
   const std::map<std::string, std::vector<double>> reference = {{"lru", {.5520, .6521, .8020, .8968}},
                                                                 {"lfu", {.5415, .6305, .7682, .8629}},
                                                                 {"lfu-decay", {.5836, .6888, .8325, .9146}},
@@ -64,7 +65,7 @@ TEST(MoeRecorded, ReferenceFigures) {
     for (size_t i = 0; i < rates.size(); i++) {
       MoeOptions options;
       options.experts_per_layer = std::vector<uint32_t>{6, 8, 12, 16}[i];
-      EXPECT_NEAR(replay(*trace, policy(name), nullptr, options).hit_rate(), rates[i], 0.00005)
+      EXPECT_NEAR(replay(*all, policy(name), nullptr, options).hit_rate(), rates[i], 0.00005)
           << name << " at " << options.experts_per_layer;
     }
   }
@@ -72,7 +73,7 @@ TEST(MoeRecorded, ReferenceFigures) {
 
 // The odd half was not looked at while the policy was made.
 TEST(MoeRecorded, OursOnTheHeldOutHalf) {
-  RECORDED_OR_SKIP(all);
+  RECORDED_OR_SKIP();
   const RoutingTrace trace = all->half(1);
   MoeOptions options;
   const MoeResult lru = replay(trace, policy("lru"), nullptr, options);
@@ -86,8 +87,8 @@ TEST(MoeRecorded, OursOnTheHeldOutHalf) {
 }
 
 TEST(MoeRecorded, Analysis) {
-  RECORDED_OR_SKIP(trace);
-  const RoutingAnalysis a = analyse(*trace, 8);
+  RECORDED_OR_SKIP();
+  const RoutingAnalysis a = analyse(*all, 8);
   EXPECT_EQ(a.tokens, 106359u);
   EXPECT_NEAR(a.sch.back().second, .7720, .00005);
   EXPECT_NEAR(a.overlap[0].second, .4366, .005);  // of all sequences; half of them are here

@@ -95,17 +95,18 @@ std::vector<Tier> parse_tiers(const std::string& text, const std::string& links)
   for (const LinkDefault& link : default_links()) known += fmt::format("{}{}", known.empty() ? "" : ", ", link.name);
   for (const auto& [name, size] : pairs_of("--tiers", text)) {
     const auto& defaults = default_links();
-    const auto link =
-        std::find_if(defaults.begin(), defaults.end(), [&](const LinkDefault& l) { return name == l.name; });
+    const auto link = std::find_if(defaults.begin(), defaults.end(),
+                                   [&wanted = name](const LinkDefault& l) { return wanted == l.name; });
     if (link == defaults.end())
       throw std::runtime_error(fmt::format("--tiers: unknown tier '{}'; known: {}", name, known));
-    if (std::any_of(tiers.begin(), tiers.end(), [&](const Tier& t) { return t.name == name; }))
+    if (std::any_of(tiers.begin(), tiers.end(), [&wanted = name](const Tier& t) { return t.name == wanted; }))
       throw std::runtime_error(fmt::format("--tiers: '{}' is named twice", name));
     tiers.push_back({name, parse_size(size), link->gb_s, link->latency_us});
   }
   if (tiers.empty()) throw std::runtime_error(fmt::format("--tiers names no tier; known: {}", known));
   for (const auto& [name, figures] : pairs_of("--link", links)) {
-    const auto tier = std::find_if(tiers.begin(), tiers.end(), [&](const Tier& t) { return t.name == name; });
+    const auto tier =
+        std::find_if(tiers.begin(), tiers.end(), [&wanted = name](const Tier& t) { return t.name == wanted; });
     if (tier == tiers.end()) throw std::runtime_error(fmt::format("--link: '{}' is not among --tiers", name));
     char rest = 0;
     if (std::sscanf(figures.c_str(), "%lf:%lf%c", &tier->gb_s, &tier->latency_us, &rest) != 2 || !(tier->gb_s > 0) ||
