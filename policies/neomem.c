@@ -55,22 +55,15 @@ struct neomem_state {
 
 _Static_assert(sizeof(struct neomem_state) <= NEOTIER_POLICY_STATE_BYTES, "neomem: state");
 
-static u64 clamp_u64(u64 value, u64 low, u64 high)
-{
-	if (value < low)
-		return low;
-	return value > high ? high : value;
-}
-
 static void neomem_init(void *state, const struct neotier_policy_params *params)
 {
 	struct neomem_state *s = state;
-	u64 min = clamp_u64(params->p_min_ppm, 1, PPM);
-	u64 max = clamp_u64(params->p_max_ppm, min, PPM);
+	u64 min = neotier_clamp_u64(params->p_min_ppm, 1, PPM);
+	u64 max = neotier_clamp_u64(params->p_max_ppm, min, PPM);
 
 	s->p_min_q16 = min * ONE_Q16;
 	s->p_max_q16 = max * ONE_Q16;
-	s->p_q16 = clamp_u64(params->p_start_ppm, min, max) * ONE_Q16;
+	s->p_q16 = neotier_clamp_u64(params->p_start_ppm, min, max) * ONE_Q16;
 	s->threshold = params->threshold;
 }
 
@@ -121,10 +114,10 @@ static void neomem_decide(void *state, const struct neotier_snapshot *snapshot, 
 	} else {
 		p /= 2;
 	}
-	s->p_q16 = clamp_u64(p, s->p_min_q16, s->p_max_q16);
+	s->p_q16 = neotier_clamp_u64(p, s->p_min_q16, s->p_max_q16);
 
 	units = snapshot->slow_total_pages >> (snapshot->unit_pages_log2 & 31);
-	units = clamp_u64(units, 1, UNITS_MAX);
+	units = neotier_clamp_u64(units, 1, UNITS_MAX);
 	/* <= 2^63, and the remainder's product <= 2^56. Rounded up to whole units: p > 0 asks for one at least. */
 	target_q16 = units / PPM * s->p_q16 + units % PPM * s->p_q16 / PPM;
 	theta = neotier_histogram_top(snapshot->histogram, (target_q16 + ONE_Q16 - 1) / ONE_Q16);

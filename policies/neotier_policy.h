@@ -124,6 +124,14 @@ static inline u32 neotier_histogram_top(const u32 *histogram, u64 units)
 	return bin > 0 && neotier_bin_low(bin) > 0 ? neotier_bin_low(bin) : 1;
 }
 
+/* The nearest value to `value` in low .. high. */
+static inline u64 neotier_clamp_u64(u64 value, u64 low, u64 high)
+{
+	if (value < low)
+		return low;
+	return value > high ? high : value;
+}
+
 /* The nearest threshold that a device with this counter_max can match. */
 static inline u32 neotier_threshold_clamp(u32 threshold, u32 counter_max)
 {

@@ -50,31 +50,24 @@ struct payback_state {
 
 _Static_assert(sizeof(struct payback_state) <= NEOTIER_POLICY_STATE_BYTES, "payback: state");
 
-static u64 clamp_u64(u64 value, u64 low, u64 high)
-{
-	if (value < low)
-		return low;
-	return value > high ? high : value;
-}
-
 static void payback_init(void *state, const struct neotier_policy_params *params)
 {
 	struct payback_state *s = state;
 
 	s->cost_ns = COST_START_NS;
-	s->saved_ns = clamp_u64(params->saved_ns, 1, 100000);
-	s->payback_ns = clamp_u64(params->payback_ms, 1, 60000) * 1000000;
+	s->saved_ns = neotier_clamp_u64(params->saved_ns, 1, 100000);
+	s->payback_ns = neotier_clamp_u64(params->payback_ms, 1, 60000) * 1000000;
 	s->pressure = PRESSURE_ONE;
 }
 
 static void payback_decide(void *state, const struct neotier_snapshot *snapshot, struct neotier_plan *plan)
 {
 	struct payback_state *s = state;
-	u64 epoch_ns = clamp_u64(snapshot->epoch_ns, 1, EPOCH_MAX_NS);
+	u64 epoch_ns = neotier_clamp_u64(snapshot->epoch_ns, 1, EPOCH_MAX_NS);
 	u64 theta;
 
 	if (snapshot->promoted >= COST_SAMPLES) {
-		u64 measured = clamp_u64(snapshot->promote_ns / snapshot->promoted, COST_MIN_NS, COST_MAX_NS);
+		u64 measured = neotier_clamp_u64(snapshot->promote_ns / snapshot->promoted, COST_MIN_NS, COST_MAX_NS);
 
 		if (measured < s->cost_ns)
 			s->cost_ns = (s->cost_ns + measured) / 2;
@@ -82,15 +75,15 @@ static void payback_decide(void *state, const struct neotier_snapshot *snapshot,
 			s->cost_ns += (measured - s->cost_ns) / 32;
 	}
 	if (snapshot->ping_pong > snapshot->promoted / PING_PONG_SHARE)
-		s->pressure = clamp_u64(s->pressure + s->pressure / 4, PRESSURE_ONE, PRESSURE_MAX);
+		s->pressure = neotier_clamp_u64(s->pressure + s->pressure / 4, PRESSURE_ONE, PRESSURE_MAX);
 	else
-		s->pressure = clamp_u64(s->pressure - s->pressure / 16, PRESSURE_ONE, PRESSURE_MAX);
+		s->pressure = neotier_clamp_u64(s->pressure - s->pressure / 16, PRESSURE_ONE, PRESSURE_MAX);
 
 	theta = 2 * s->cost_ns * epoch_ns / (s->saved_ns * s->payback_ns);	/* <= 1.2 * 10^17 / 10^6 */
 	theta = theta * s->pressure / PRESSURE_ONE;
 	if (snapshot->downsampling > 1)
 		theta /= snapshot->downsampling;
-	plan->threshold = neotier_threshold_clamp((u32)clamp_u64(theta, 1, 0xffffffffU), snapshot->counter_max);
+	plan->threshold = neotier_threshold_clamp((u32)neotier_clamp_u64(theta, 1, 0xffffffffU), snapshot->counter_max);
 	plan->promote_max = NEOTIER_NO_LIMIT;
 }
 

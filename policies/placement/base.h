@@ -48,36 +48,41 @@ static inline int nt_may_remove(const struct nt_base *base, uint32_t object, enu
 }
 
 /*
- * state_bytes and init of a policy whose state is `struct NAME` with its struct nt_base at `base_`. NAME_carve(s, block, &offset,
- * config) cuts its arrays; NAME_start(s, config) sets what is not zero. Both see the base done.
- * most_groups: 1 for policies of one shared cache.
+ * state_bytes and init of a policy or predictor whose state is `struct NAME`. `ok`: whether `config` will do. `parts` cuts what
+ * kinds of policies have in common out of `block` (NULL while the size is counted), with `s` and `offset` at hand. NAME_carve(s,
+ * block, &offset, config) cuts the rest; NAME_start(s, config) sets what is not zero. Both see the parts done.
  */
-#define NT_STATE(name, base_, most_groups)                                                                                                 \
-	static size_t name##_state_bytes(const struct neotier_placement_config *config)                                \
-	{                                                                                                              \
-		struct name probe;                                                                                     \
-		size_t offset = 0;                                                                                     \
-                                                                                                                       \
-		if (!nt_config_ok(config) || config->groups > (most_groups))                                                                          \
-			return 0;                                                                                      \
-		nt_carve(NULL, &offset, 1, sizeof(struct name));                                                       \
-		nt_base_carve(&probe.base_, NULL, &offset, config);                                                     \
-		name##_carve(&probe, NULL, &offset, config);                                                           \
-		return offset;                                                                                         \
-	}                                                                                                              \
-	static int name##_init(void *state, const struct neotier_placement_config *config)                             \
-	{                                                                                                              \
-		struct name *s = (struct name *)state;                                                                 \
-		size_t offset = 0;                                                                                     \
-                                                                                                                       \
-		if (!nt_config_ok(config) || config->groups > (most_groups))                                                                          \
-			return NEOTIER_REFUSED;                                                                        \
-		nt_carve(state, &offset, 1, sizeof(struct name));                                                      \
-		nt_base_carve(&s->base_, state, &offset, config);                                                       \
-		name##_carve(s, state, &offset, config);                                                               \
-		name##_start(s, config);                                                                               \
-		return NEOTIER_OK;                                                                                     \
+#define NT_STATE_OF(name, ok, parts) \
+	static size_t name##_state_bytes(const struct neotier_placement_config *config) \
+	{ \
+		struct name probe, *s = &probe; \
+		void *block = NULL; \
+		size_t offset = 0; \
+ \
+		if (!(ok)) \
+			return 0; \
+		nt_carve(block, &offset, 1, sizeof(struct name)); \
+		parts; \
+		name##_carve(s, block, &offset, config); \
+		return offset; \
+	} \
+	static int name##_init(void *block, const struct neotier_placement_config *config) \
+	{ \
+		struct name *s = (struct name *)block; \
+		size_t offset = 0; \
+ \
+		if (!(ok)) \
+			return NEOTIER_REFUSED; \
+		nt_carve(block, &offset, 1, sizeof(struct name)); \
+		parts; \
+		name##_carve(s, block, &offset, config); \
+		name##_start(s, config); \
+		return NEOTIER_OK; \
 	}
+
+/* Of a policy with its struct nt_base at `base_`. most_groups: 1 for policies of one shared cache. */
+#define NT_STATE(name, base_, most_groups) \
+	NT_STATE_OF(name, nt_config_ok(config) && config->groups <= (most_groups), nt_base_carve(&s->base_, block, &offset, config))
 
 /* The slots that every policy has; the rest is written out in its descriptor. */
 #define NT_SLOTS(name_)                                                                                                \

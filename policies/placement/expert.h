@@ -40,35 +40,10 @@ uint32_t nt_expert_victims(void *state, const struct neotier_event *event, uint3
 /* Refuses an object that scores below everything it could replace. */
 int nt_expert_admit(void *state, const struct neotier_event *event, uint32_t index);
 
-/* state_bytes and init; NAME_carve and NAME_start as for NT_STATE, with struct nt_expert first. */
-#define NT_EXPERT_STATE(name)                                                                                          \
-	static size_t name##_state_bytes(const struct neotier_placement_config *config)                                \
-	{                                                                                                              \
-		struct name probe;                                                                                     \
-		size_t offset = 0;                                                                                     \
-                                                                                                                       \
-		if (!nt_expert_config_ok(config))                                                                      \
-			return 0;                                                                                      \
-		nt_carve(NULL, &offset, 1, sizeof(struct name));                                                       \
-		nt_base_carve(&probe.expert.base, NULL, &offset, config);                                              \
-		nt_expert_carve(&probe.expert, NULL, &offset, config);                                                 \
-		name##_carve(&probe, NULL, &offset, config);                                                           \
-		return offset;                                                                                         \
-	}                                                                                                              \
-	static int name##_init(void *state, const struct neotier_placement_config *config)                             \
-	{                                                                                                              \
-		struct name *s = (struct name *)state;                                                                 \
-		size_t offset = 0;                                                                                     \
-                                                                                                                       \
-		if (!nt_expert_config_ok(config))                                                                      \
-			return NEOTIER_REFUSED;                                                                        \
-		nt_carve(state, &offset, 1, sizeof(struct name));                                                      \
-		nt_base_carve(&s->expert.base, state, &offset, config);                                                \
-		nt_expert_carve(&s->expert, state, &offset, config);                                                   \
-		name##_carve(s, state, &offset, config);                                                               \
-		name##_start(s, config);                                                                               \
-		return NEOTIER_OK;                                                                                     \
-	}
+/* NT_STATE with struct nt_expert first. */
+#define NT_EXPERT_STATE(name) \
+	NT_STATE_OF(name, nt_expert_config_ok(config), \
+		    (nt_base_carve(&s->expert.base, block, &offset, config), nt_expert_carve(&s->expert, block, &offset, config)))
 
 #define NT_EXPERT_SLOTS(name_)                                                                                         \
 	.abi = NEOTIER_PLACEMENT_ABI, .struct_bytes = sizeof(struct neotier_placement), .flags = NEOTIER_EXPERTS,      \

@@ -26,31 +26,8 @@ static inline void nt_predict(struct nt_predictions *p, uint32_t group, uint32_t
 	p->out[p->nr++] = (struct neotier_prediction){ .object = object, .group = group, .probability = probability };
 }
 
-/* Like NT_STATE, without a base: struct NAME has nothing in common with other predictors' state. */
-#define NT_PREDICTOR_STATE(name)                                                                                       \
-	static size_t name##_state_bytes(const struct neotier_placement_config *config)                                \
-	{                                                                                                              \
-		struct name probe;                                                                                     \
-		size_t offset = 0;                                                                                     \
-                                                                                                                       \
-		if (!nt_expert_config_ok(config))                                                                      \
-			return 0;                                                                                      \
-		nt_carve(NULL, &offset, 1, sizeof(struct name));                                                       \
-		name##_carve(&probe, NULL, &offset, config);                                                           \
-		return offset;                                                                                         \
-	}                                                                                                              \
-	static int name##_init(void *state, const struct neotier_placement_config *config)                             \
-	{                                                                                                              \
-		struct name *s = (struct name *)state;                                                                 \
-		size_t offset = 0;                                                                                     \
-                                                                                                                       \
-		if (!nt_expert_config_ok(config))                                                                      \
-			return NEOTIER_REFUSED;                                                                        \
-		nt_carve(state, &offset, 1, sizeof(struct name));                                                      \
-		name##_carve(s, state, &offset, config);                                                               \
-		name##_start(s, config);                                                                               \
-		return NEOTIER_OK;                                                                                     \
-	}
+/* NT_STATE without a base: struct NAME has nothing in common with other predictors' state. */
+#define NT_PREDICTOR_STATE(name) NT_STATE_OF(name, nt_expert_config_ok(config), (void)0)
 
 #define NT_PREDICTOR_SLOTS(name_)                                                                                      \
 	.abi = NEOTIER_PLACEMENT_ABI, .struct_bytes = sizeof(struct neotier_placement),                                \

@@ -135,35 +135,32 @@ MoeSweep moe_sweep(const RoutingTrace& trace, const MoeSweepOptions& options, co
   const std::vector<std::string> predictors = named(options.predictors, NEOTIER_EXPERTS | NEOTIER_PREDICTOR);
   Runs runs(trace, base);
 
+  // One run for each value of one option.
+  const auto vary = [&](Curve& curve, const auto& values, auto MoeOptions::*option, const std::string& policy,
+                        const std::string& predictor) {
+    for (const auto& value : values) {
+      MoeOptions o = base;
+      o.*option = value;
+      curve.runs.emplace_back(value, runs.add(policy, predictor, o));
+    }
+  };
+  std::vector<uint32_t> capacities;
+  for (const uint32_t slots : options.capacities) {
+    if (slots <= trace.shape().experts) capacities.push_back(slots);
+  }
+
   std::vector<Curve> capacity, batch, compute, batch_ahead;
   for (const std::string& policy : policies) {
     Curve by_capacity{policy, is_bound(policy), {}}, by_batch = by_capacity;
-    for (uint32_t slots : options.capacities) {
-      if (slots > trace.shape().experts) continue;
-      MoeOptions o = base;
-      o.experts_per_layer = slots;
-      by_capacity.runs.emplace_back(slots, runs.add(policy, kNone, o));
-    }
-    for (uint32_t rows : options.batches) {
-      MoeOptions o = base;
-      o.batch = rows;
-      by_batch.runs.emplace_back(rows, runs.add(policy, kNone, o));
-    }
+    vary(by_capacity, capacities, &MoeOptions::experts_per_layer, policy, kNone);
+    vary(by_batch, options.batches, &MoeOptions::batch, policy, kNone);
     capacity.push_back(by_capacity);
     batch.push_back(by_batch);
   }
   const auto ahead = [&](const std::string& name, const std::string& policy, const std::string& predictor) {
     Curve curve{name, false, {}}, rows_curve = curve;
-    for (double ms : options.layer_ms) {
-      MoeOptions o = base;
-      o.layer_ms = ms;
-      curve.runs.emplace_back(ms, runs.add(policy, predictor, o));
-    }
-    for (uint32_t rows : options.batches) {
-      MoeOptions o = base;
-      o.batch = rows;
-      rows_curve.runs.emplace_back(rows, runs.add(policy, predictor, o));
-    }
+    vary(curve, options.layer_ms, &MoeOptions::layer_ms, policy, predictor);
+    vary(rows_curve, options.batches, &MoeOptions::batch, policy, predictor);
     compute.push_back(curve);
     batch_ahead.push_back(rows_curve);
   };
