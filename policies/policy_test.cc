@@ -428,6 +428,8 @@ TEST(Payback, ExtremeInputsStayInRange) {
   s.ping_pong = ~0ull;
   for (int i = 0; i < 100; i++) EXPECT_EQ(p.decide(s).threshold, 65535u);
   s = quiet();
+  s.epoch_ns = 1ull << 63;  // taken for a minute: 60 s * 500 requests a second; times the cost it would wrap to nothing
+  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 30'000u);
   s.epoch_ns = 0;
   s.counter_max = 0;
   EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 1u);
