@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of a tier: somewhere that byte ranges can be kept. Every tier passes the same conformance suite
+// (engine/testing/tier_conformance.h), and no tier includes another.
+//
+// A tier holds extents. It knows nothing of heat, policies, pins or other tiers; the mover alone calls it, so the mover
+// alone changes placement. All transfers are between an extent and host memory: a move between two tiers is a read or a
+// write where one of them is mapped into the host (map()), and goes through a staging buffer where neither is.
+//
+// Life of an extent: allocate() -> write (once or more) -> [durable after a completed flush, where durable()] -> read
+// ... -> free(). A crash loses extents that were never flushed and no other; recover() names those that came back.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/status.h"
+
+namespace neotier::engine {
+
+struct Key {
+  uint8_t bytes[16] = {};
+  friend bool operator==(const Key&, const Key&) = default;
+};
+
+enum class TierKind : uint8_t { kGpu, kDram, kCxl, kSsd, kRemote, kStandIn };
+
+// Opaque to all but the tier that gave it out. kNoExtent never names one.
+using Extent = uint64_t;
+inline constexpr Extent kNoExtent = UINT64_MAX;
+
+struct TierInfo {
+  std::string name;  // as configured: "dram", "cxl0", "ssd"
+  TierKind kind{};
+  bool stand_in = false;  // imitates the hardware it is named after; every report says so
+  bool durable = false;   // flush() and recover() mean something
+  uint64_t capacity_bytes = 0;
+  uint32_t alignment =
+      1;  // of host addresses and sizes that transfer without a copy; a power of two. Others work, slower
+};
+
+struct TierUsage {
+  uint64_t used_bytes = 0;  // of capacity_bytes, with what rounding and headers cost
+  uint64_t extents = 0;
+};
+
+// A piece of host memory of a transfer. Pieces follow one another in the extent.
+struct Piece {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+};
+
+enum class Op : uint8_t { kRead, kWrite, kFlush };
+
+// One transfer. Owned by the caller, who keeps it, and the host memory it names, alive until `done` was called. Filled
+// in by the caller: op, extent, offset, pieces, done. kFlush ignores the rest: it completes when every write that
+// completed before its submission is durable.
+struct Transfer {
+  Op op = Op::kRead;
+  Extent extent = kNoExtent;
+  uint64_t offset = 0;  // into the extent, bytes
+  std::span<const Piece> pieces;
+  // Called exactly once for each transfer that submit() took, from any thread of the tier or from within poll() or
+  // cancel(); must not block, must not call the tier but for submit().
+  std::function<void(Transfer&, Status)> done;
+  // The tier's own while in flight.
+  std::atomic<uint32_t> state{0};
+  void* tier_data = nullptr;
+  Transfer* next = nullptr;
+};
+
+// What recover() brings back.
+struct Recovered {
+  Key key;
+  Extent extent = kNoExtent;
+  uint64_t bytes = 0;
+};
+
+// Thread safety: all calls may come from any thread at any time, close() excepted.
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  virtual const TierInfo& info() const = 0;
+  virtual TierUsage usage() const = 0;
+
+  // Room for an object. kFull, kInvalid (0 bytes, more than the tier's largest), kGone. Never waits for the medium.
+  // `key` goes with the bytes where the tier is durable.
+  virtual Result<Extent> allocate(const Key& key, uint64_t bytes) = 0;
+  // The extent's bytes are no longer wanted. No transfer of it may be in flight. On a durable tier the extent is not
+  // recovered any more once a later flush has completed (sooner is allowed).
+  virtual void free(Extent extent) = 0;
+
+  // Where the extent lies in the host's address space, or NULL where the host cannot address it (SSD, GPU, remote).
+  // Valid until free().
+  virtual std::byte* map(Extent extent) = 0;
+
+  // Starts transfers, in any order among themselves. Does not wait for the medium. Returns how many of the first were
+  // taken: fewer than all where queues are full; the caller submits the rest after some have completed. A transfer that
+  // is out of the extent's bounds, or whose tier is gone, is taken and completes with its error.
+  virtual size_t submit(std::span<Transfer* const> transfers) = 0;
+  // Asks that a transfer end early. It still completes through `done`: kCancelled where nothing of it reached the
+  // extent or all of its reader's memory may be disregarded, or as if cancel() had not been called.
+  virtual void cancel(Transfer& transfer) = 0;
+  // Completes what has ended, without waiting, where the tier has no thread of its own for that. Returns how many.
+  virtual size_t poll() = 0;
+
+  // False once the medium is lost; the engine then moves no more there. Objects are kept in the index: come_back() may
+  // bring the tier into service again.
+  virtual bool in_service() const = 0;
+  // Tries to serve again. kOk: extents that survived are as they were.
+  virtual Status come_back() = 0;
+
+  // Durable tiers, once, before the first allocate(): what a former process left. Extents whose bytes fail their
+  // checksum are not named. Others return an empty list.
+  virtual Result<std::vector<Recovered>> recover() = 0;
+};
+
+}  // namespace neotier::engine
