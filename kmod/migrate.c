@@ -8,55 +8,13 @@
  * cannot be seen from a PFN, so a page bound to the slow node by its owner is moved all the same; the owner excludes
  * itself by mlock() or exclude_cgroups. Moves made here do not count in pgmigrate_success or pgpromote_success.
  */
-#include <linux/gfp.h>
 #include <linux/ktime.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
-#include <linux/mmzone.h>
 #include <linux/pagemap.h>
 #include "compat.h"
 #include "neotier.h"
 #include "trace.h"
-
-/*
- * No direct reclaim: the thread must not wait inside the allocator while hot pages wait for it. Nor the reserves. Waking
- * kswapd is the point: that is how the kernel comes to demote cold pages and make room for the next batch.
- */
-#define NEOTIER_GFP ((GFP_HIGHUSER_MOVABLE & ~__GFP_RECLAIM) | __GFP_KSWAPD_RECLAIM | \
-		     __GFP_THISNODE | __GFP_NOMEMALLOC | __GFP_NOWARN)
-
-/*
- * The floor lies half-way between the min and the low watermark of each zone. Lower than low, because the allocator wakes
- * kswapd only when an allocation finds less than low, and kswapd then demotes until high: a floor above low would leave
- * promotion waiting for room that nobody makes. Higher than min, because below min other allocations reclaim directly.
- */
-unsigned long neotier_migrate_room(int nid)
-{
-	unsigned long headroom = READ_ONCE(neotier_knobs.headroom_pages);
-	unsigned long room = 0;
-	int i;
-
-	for (i = 0; i <= ZONE_MOVABLE; i++) {
-		const struct zone *zone = &NODE_DATA(nid)->node_zones[i];
-		unsigned long free, floor;
-
-		if (!managed_zone((struct zone *)zone))
-			continue;
-		free = zone_page_state((struct zone *)zone, NR_FREE_PAGES);
-		floor = (min_wmark_pages(zone) + low_wmark_pages(zone)) / 2 + zone->lowmem_reserve[ZONE_MOVABLE];
-		if (free > floor)
-			room += free - floor;
-	}
-	return room > headroom ? room - headroom : 0;
-}
-
-void neotier_migrate_make_room(int nid)
-{
-	struct page *page = alloc_pages_node(nid, NEOTIER_GFP, 0);
-
-	if (page)
-		__free_page(page);
-}
 
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 {
@@ -66,7 +24,7 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 	u64 start = ktime_get_ns(), end;
 
 	for (got = 0; got < nr; got++) {
-		dev->pool[got] = alloc_pages_node(dev->target_nid, NEOTIER_GFP, 0);
+		dev->pool[got] = neotier_room_take(dev);
 		if (!dev->pool[got])
 			break;
 	}

@@ -2,7 +2,7 @@
 /*
  * Internal interfaces of neotier.ko. Data flow, one file for each role:
  *
- *	source_chmu -> hotlist -> policy, quota -> migrate      promote: the thread that carries it
+ *	source_chmu -> hotlist -> policy, quota, room -> migrate      promote: the thread that carries it
  *	probe: finds devices      region: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
  *
@@ -40,6 +40,7 @@ struct neotier_knobs {
 	u32 period_us;
 	u32 decide_interval_ms;
 	u32 headroom_pages;
+	u32 reserve_pages;
 	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
 	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
@@ -119,6 +120,22 @@ struct neotier_hotlist {
 	u32 counted;		/* reports before this one are already counted as waiting */
 };
 
+/* Free pages of the target node that are kept for promotion. */
+struct neotier_reserve {
+	struct list_head pages;
+	unsigned long nr;
+	bool fill;		/* kswapd was asked for room, and the reserve may have some */
+	u64 used_ns;		/* when a page was last promoted, as far as seen */
+	u64 promoted;		/* the counter then */
+};
+
+/* New memory that programs take on both nodes of the device. */
+struct neotier_growth {
+	u64 since_ns;		/* 0: not watched yet */
+	unsigned long free;	/* pages, then */
+	bool fast;		/* see neotier_room_watch() */
+};
+
 struct neotier_ping_pong;
 struct neotier_seen;
 
@@ -163,6 +180,8 @@ struct neotier_device {
 	u64 cfg0, cfg1, cfg2, decay;	/* as last written */
 	struct neotier_device_state snapshot;
 	struct neotier_hotlist hotlist;
+	struct neotier_reserve reserve;
+	struct neotier_growth growth;
 	struct neotier_ping_pong *ping_pong;
 	struct neotier_seen *seen; /* reports that wait for confirmation */
 	struct neotier_hot *batch;	/* NEOTIER_BATCH_MAX */
@@ -398,19 +417,39 @@ void neotier_quota_return(unsigned int pages);
  */
 u64 neotier_quota_pages(u64 interval_ns);
 
+/* room.c: free memory of the target node. The device's thread, or under dev->lock. */
+
+/**
+ * neotier_room() - pages that may be promoted now
+ * @dev: device
+ */
+unsigned long neotier_room(const struct neotier_device *dev);
+
+/**
+ * neotier_room_make() - wake the target node's kswapd, which demotes (or swaps) when free memory is short
+ * @dev: device; what becomes free goes to its reserve as well
+ *
+ * Return: false when programs grow so fast that room made now would be theirs; nothing was done.
+ */
+bool neotier_room_make(struct neotier_device *dev);
+
+/**
+ * neotier_room_take() - a page of the target node, of the reserve first
+ * @dev: device
+ *
+ * Return: a page, not zeroed; the caller frees it or maps it. NULL: none to be had without reclaim.
+ */
+struct page *neotier_room_take(struct neotier_device *dev);
+
+/**
+ * neotier_room_keep() - once a step: watch programs grow; fill the reserve with what kswapd made free, or give it back
+ * @dev: device
+ * @now_ns: now
+ */
+void neotier_room_keep(struct neotier_device *dev, u64 now_ns);
+void neotier_room_drop(struct neotier_device *dev);
+
 /* migrate.c: the only file that calls the kernel's migration. */
-
-/**
- * neotier_migrate_room() - pages that may be promoted to a node now
- * @nid: target node
- */
-unsigned long neotier_migrate_room(int nid);
-
-/**
- * neotier_migrate_make_room() - wake the node's kswapd, which demotes (or swaps) when free memory is short
- * @nid: target node
- */
-void neotier_migrate_make_room(int nid);
 
 /**
  * neotier_migrate_batch() - promote dev->batch

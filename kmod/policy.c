@@ -131,7 +131,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG);
 #undef NEOTIER_SINCE
 	snapshot.quota_pages = neotier_quota_pages(interval);
-	snapshot.fast_free_pages = neotier_migrate_room(dev->target_nid);
+	snapshot.fast_free_pages = neotier_room(dev);
 	snapshot.fast_total_pages = node_present_pages(dev->target_nid);
 	snapshot.slow_total_pages = dev->nr_units;
 

@@ -46,6 +46,7 @@ static int neotier_find_memory(struct neotier_device *dev)
 
 static void neotier_device_free(struct neotier_device *dev)
 {
+	neotier_room_drop(dev);
 	neotier_hotlist_free(dev);
 	kvfree(dev->entries);
 	kfree(dev->batch);
@@ -98,6 +99,7 @@ static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!dev)
 		goto out;
 	dev->pdev = pdev;
+	INIT_LIST_HEAD(&dev->reserve.pages);
 	mutex_init(&dev->lock);
 	init_completion(&dev->released);
 

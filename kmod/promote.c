@@ -68,17 +68,17 @@ static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
 		neotier_hotlist_wait(dev, NEOTIER_SKIP_PLAN);
 		return NEOTIER_SLEEP;
 	}
-	want = min_t(u64, want, dev->promote_left);
-	room = neotier_migrate_room(dev->target_nid);
-	if (!room)
-		goto no_room;
-	want = min_t(unsigned long, want, room);
-	granted = neotier_quota_take(want);
+	granted = neotier_quota_take(min_t(u64, want, dev->promote_left));
 	if (!granted) {
 		neotier_hotlist_wait(dev, NEOTIER_SKIP_QUOTA);
 		return NEOTIER_SLEEP;
 	}
-	nr = neotier_hotlist_take(dev, granted, now);
+	room = neotier_room(dev);
+	if (!room) {
+		neotier_quota_return(granted);
+		goto no_room;
+	}
+	nr = neotier_hotlist_take(dev, min_t(unsigned long, granted, room), now);
 	if (!nr) {
 		neotier_quota_return(granted);
 		return NEOTIER_SLEEP;
@@ -99,8 +99,11 @@ static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
 
 no_room:
 	neotier_hotlist_wait(dev, NEOTIER_SKIP_NO_ROOM);
+	if (!neotier_room_make(dev)) {
+		neotier_stat_add(dev, NEOTIER_STAT_GROWTH_WAITS, 1);
+		return NEOTIER_SLEEP;
+	}
 	neotier_stat_add(dev, NEOTIER_STAT_ROOM_WAITS, 1);
-	neotier_migrate_make_room(dev->target_nid);
 	return NEOTIER_WAIT_ROOM;
 }
 
@@ -119,13 +122,17 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 {
 	u64 now = ktime_get_ns();
 	bool enabled = READ_ONCE(neotier_knobs.enabled);
+	enum neotier_next what;
 
-	if (dev->state == NEOTIER_FAILED)
+	if (dev->state == NEOTIER_FAILED) {
+		neotier_room_drop(dev);
 		return NEOTIER_SLEEP;
+	}
 	neotier_source_apply(dev, enabled && !dev->paused);
 	if (!enabled || dev->paused) {
 		WRITE_ONCE(dev->state, enabled ? NEOTIER_PAUSED : NEOTIER_OFF);
 		neotier_hotlist_clear(dev);
+		neotier_room_drop(dev);
 		dev->decided_ns = now;
 		return NEOTIER_SLEEP;
 	}
@@ -134,9 +141,10 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	neotier_source_apply(dev, true);
 	neotier_interrupted(dev);
 	neotier_drain(dev, now);
-	if (neotier_hotlist_empty(dev))
-		return NEOTIER_SLEEP;
-	return neotier_promote(dev, now);
+	neotier_room_keep(dev, now);
+	what = neotier_hotlist_empty(dev) ? NEOTIER_SLEEP : neotier_promote(dev, now);
+	/* What kswapd makes free is there for the first who asks. */
+	return what == NEOTIER_SLEEP && dev->reserve.fill ? NEOTIER_WAIT_ROOM : what;
 }
 
 /*

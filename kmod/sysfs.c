@@ -20,6 +20,7 @@ struct neotier_knobs neotier_knobs = {
 	.quota_mb_per_s = 1024,
 	.period_us = 5000,
 	.decide_interval_ms = 100,
+	.reserve_pages = 1024,
 	.batch = 64,
 	.confirm_epochs = 2,
 };
@@ -99,6 +100,7 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(period_us, 100, 60000000, false),
 	NEOTIER_KNOB(decide_interval_ms, 1, 60000, false),
 	NEOTIER_KNOB(headroom_pages, 0, INT_MAX, false),
+	NEOTIER_KNOB(reserve_pages, 0, 1 << 20, false),
 	NEOTIER_KNOB(batch, 1, NEOTIER_BATCH_MAX, false),
 	NEOTIER_KNOB(confirm_epochs, 1, 8, false),
 	NEOTIER_KNOB(p_start_ppm, 1, 1000000, true),

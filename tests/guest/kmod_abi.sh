@@ -70,6 +70,7 @@ rw quota_mb_per_s 77 77 1048577 -1 ""
 rw period_us 250 250 99 60000001 5ms
 rw decide_interval_ms 50 50 0 60001 x
 rw headroom_pages 4096 4096 2147483648 x
+rw reserve_pages 0 0 1048577 x
 rw batch 512 512 0 513
 rw confirm_epochs 8 8 0 9
 rw p_start_ppm 2000 2000 0 1000001
