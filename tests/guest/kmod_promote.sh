@@ -111,7 +111,9 @@ elif [ "$NEOTIER_FAKE" != 1 ]; then
 	skip "64 MiB promoted into a full node" "needs kmod_device: emulated, a program is too slow to keep 64 MiB hot"
 else
 	echo 1 > $demotion
-	free=$(awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node0/meminfo)
+	node_free_kb() { awk '/MemFree/ { print $4 }' /sys/devices/system/node/node0/meminfo; }
+	free_kb=$(node_free_kb)
+	free=$((free_kb / 1024))
 	before=$(stat promoted)
 	ns=$(stat promote_ns)
 	demoted=$(awk '/pgdemote_kswapd/ { print $2 }' /proc/vmstat)
@@ -124,6 +126,30 @@ else
 	echo "# $line"
 	echo "# node 0 had $free MiB free, $demoted pages demoted, promoted=$moved $((moved * 1000 / 256 / (ms + 1))) MB/s, ns_per_page=$((($(stat promote_ns) - ns) / (moved + 1))) room_waits=$(stat room_waits)"
 	[ $status -eq 0 ] && ok "64 MiB promoted into a full node" || not_ok "64 MiB promoted into a full node" "$line"
+
+	[ "$(stat reserved)" -gt 0 ] && ok "what kswapd freed for promotion is kept for it" || not_ok "what kswapd freed for promotion is kept for it"
+	sleep 2 # a second without a promotion is enough
+	after=$(node_free_kb)
+	[ $((free_kb - after)) -lt 2048 ] && ok "and given back when promotion rests" ||
+		not_ok "and given back when promotion rests" "$free_kb KiB free before, $after now"
+	before=$(stat reserved)
+	knob reserve_pages 0
+	$content mb=16 cold=$free seconds=20 stop=3000 sleep > /dev/null
+	[ "$(stat reserved)" = "$before" ] && ok "reserve_pages 0 keeps nothing" || not_ok "reserve_pages 0 keeps nothing" "reserved $before -> $(stat reserved)"
+	knob reserve_pages 1024
+
+	# A program that grows while hot pages wait for room in a full node.
+	mkdir -p /tmp/growing
+	mount -t tmpfs -o size=90% none /tmp/growing
+	$content mb=64 cold=$((free - 32)) seconds=20 sleep > /tmp/content.out &
+	usleep 500000
+	before=$(stat growth_waits)
+	dd if=/dev/zero of=/tmp/growing/file bs=1M count=96 2> /dev/null
+	grown=$(stat growth_waits)
+	kill $! 2> /dev/null
+	wait $! 2> /dev/null
+	umount /tmp/growing
+	[ "$grown" -gt "$before" ] && ok "kswapd is left asleep while programs grow fast" || not_ok "kswapd is left asleep while programs grow fast" "growth_waits $grown, room_waits $(stat room_waits)"
 fi
 
 for name in "$sys"/stats/*; do

@@ -65,7 +65,7 @@ nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0
 	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G \
 	-object memory-backend-file,id=bar,size=1M,share=on,mem-path="$work/bar" -device ivshmem-plain,memdev=bar,addr=3 \
 	-kernel "$kernel" -initrd "$work/initrd" \
-	-append "console=ttyS0 quiet panic=-1 nokaslr swiotlb=noforce iomem=relaxed" ${EXTRA:-} &
+	-append "console=ttyS0 quiet no_timer_check panic=-1 nokaslr swiotlb=noforce iomem=relaxed" ${EXTRA:-} &
 qemu=$!
 trap 'kill $qemu 2>/dev/null || true; rm -rf "$work"' EXIT
 wait $qemu || true
