@@ -12,6 +12,8 @@
 __attribute__((format(printf, 1, 2), noreturn)) void fail(const char *format, ...);
 /* A whole file as a string, at most size - 1 bytes of it; NULL where it cannot be read. */
 char *read_file(const char *path, char *buffer, size_t size);
+/* "PATH VALUE": writes VALUE to PATH; fails where it cannot. */
+void write_setting(const char *setting);
 /* finit_module(2) of a .ko or .ko.xz; fails where it cannot be loaded. */
 void load_kernel_module(const char *path, const char *arguments);
 

@@ -15,7 +15,8 @@
  *   roi_after TEXT      the region begins when TEXT appears on PROGRAM's output, else at its exec; `module` and `late`
  *                       take effect then
  *   roi_until TEXT      the region, and the run, ends when TEXT appears after that, else with PROGRAM
- *   stats DIRECTORY     report every file in it, over the region of interest
+ *   stats NAME DIRECTORY   report every file in it as NAME.FILE, over the region of interest
+ *   ask PATH VALUE      write VALUE to PATH before each reading of them
  *   promoted KEY        a counter to tell the plugin every 100 ms (moves.h); demoted likewise
  *   mempolicy interleave | bind N   of PROGRAM and all it starts
  *   env NAME=VALUE, arg TEXT, cwd PATH, stdin PATH
@@ -53,9 +54,9 @@
 #include "neotier/mailbox.h"
 #include "neotier/mark.h"
 #include "moves.h"
+#include "stats.h"
 
 #define MAX_LINES 512
-#define MAX_STATS 512
 #define MIB (1024ull * 1024)
 #define WAKE_MS 100
 
@@ -121,7 +122,7 @@ char *read_file(const char *path, char *buffer, size_t size)
 	return buffer;
 }
 
-static void write_setting(const char *setting)
+void write_setting(const char *setting)
 {
 	char path[PATH_MAX];
 	const char *space = strchr(setting, ' ');
@@ -265,92 +266,6 @@ static void load_module(const char *value)
 	load_kernel_module(path, arguments ? arguments + 1 : "");
 }
 
-/* Counters at ROI begin, to report differences. */
-static struct {
-	char name[96];
-	int64_t begin;
-} stat_begin[MAX_STATS];
-static int stat_count;
-static char *report_at;
-
-static void stat_line(const char *name, int64_t value, bool begin)
-{
-	if (begin) {
-		if (stat_count < MAX_STATS) {
-			snprintf(stat_begin[stat_count].name, sizeof stat_begin[0].name, "%s", name);
-			stat_begin[stat_count++].begin = value;
-		}
-		return;
-	}
-	for (int i = 0; i < stat_count; i++)
-		if (!strcmp(stat_begin[i].name, name))
-			value -= stat_begin[i].begin;
-	size_t left = NEOTIER_REPORT_BYTES - (size_t)(report_at - (char *)mailbox->report);
-	int n = snprintf(report_at, left, "%s %lld\n", name, (long long)value);
-
-	if (n > 0 && (size_t)n < left)
-		report_at += n;
-	else
-		*report_at = 0;
-}
-
-static void read_vmstat(bool begin)
-{
-	static const char *const wanted[] = { "pgpromote_", "pgdemote_", "numa_", "pgmigrate_", "pgfault", "pgmajfault",
-					      "oom_kill", "thp_fault_alloc", "thp_split_page ", "kswapd_", "pgsteal_",
-					      "pgscan_" };
-	static char text[65536];
-	char *at;
-
-	if (!read_file("/proc/vmstat", text, sizeof text))
-		return;
-	for (char *line = strtok_r(text, "\n", &at); line; line = strtok_r(NULL, "\n", &at)) {
-		for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-			if (strncmp(line, wanted[i], strlen(wanted[i])))
-				continue;
-			char *space = strchr(line, ' ');
-			char name[96];
-
-			if (!space)
-				break;
-			snprintf(name, sizeof name, "vmstat.%.*s", (int)(space - line), line);
-			stat_line(name, strtoll(space + 1, NULL, 10), begin);
-			break;
-		}
-	}
-}
-
-static void read_directory(const char *directory, bool begin)
-{
-	DIR *d = opendir(directory);
-	struct dirent *entry;
-
-	while (d && (entry = readdir(d))) {
-		char path[PATH_MAX], text[256], name[96], *end;
-
-		snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-		if (entry->d_type != DT_REG || !read_file(path, text, sizeof text))
-			continue;
-		int64_t value = strtoll(text, &end, 10);
-
-		if (end == text)
-			continue;
-		snprintf(name, sizeof name, "neotier.%.80s", entry->d_name);
-		stat_line(name, value, begin);
-	}
-	if (d)
-		closedir(d);
-}
-
-static void read_stats(bool begin)
-{
-	report_at = (char *)mailbox->report;
-	read_vmstat(begin);
-	for (int i = 0; i < conf.lines; i++)
-		if (!strcmp(conf.line[i].key, "stats"))
-			read_directory(conf.line[i].value, begin);
-}
-
 static uint64_t clock_ns(void)
 {
 	struct timespec t;
@@ -361,12 +276,12 @@ static uint64_t clock_ns(void)
 
 static void add_promoted(const char *key)
 {
-	moves_add(true, key, conf_value("stats"));
+	moves_add(true, key, stats_directory(key));
 }
 
 static void add_demoted(const char *key)
 {
-	moves_add(false, key, conf_value("stats"));
+	moves_add(false, key, stats_directory(key));
 }
 
 /*
@@ -378,6 +293,8 @@ static void instrument(void)
 	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
 	conf_each("module", load_module);
 	conf_each("late", write_setting);
+	conf_each("ask", stats_ask);
+	conf_each("stats", stats_add);
 	conf_each("promoted", add_promoted);
 	conf_each("demoted", add_demoted);
 }
@@ -512,8 +429,7 @@ static void begin_while_running(void)
 {
 	kill(-1, SIGSTOP);
 	instrument();
-	stat_count = 0;
-	read_stats(true);
+	stats_read(mailbox, true);
 	roi_begin();
 	kill(-1, SIGCONT);
 }
@@ -603,7 +519,7 @@ static void run_program(void)
 	mailbox->free_bytes[1] = node_free_bytes(1);
 	if (!after)
 		instrument();
-	read_stats(true);
+	stats_read(mailbox, true);
 	mailbox->state = NEOTIER_STATE_RUNNING;
 	pid_t child = fork();
 	if (child < 0)
@@ -616,7 +532,7 @@ static void run_program(void)
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_END);
 
-	read_stats(false);
+	stats_read(mailbox, false);
 	if (!cut)
 		name_left_running();
 	const char *oom = strstr((const char *)mailbox->report, "vmstat.oom_kill ");

@@ -166,6 +166,12 @@ void add_damon(std::vector<std::string>& lines, const PolicyMachine& machine) {
   add_kdamond(kdamonds.in("1"), machine.node[0], "migrate_cold", 1, false);
   kdamonds.set("0/state", "on");
   kdamonds.set("1/state", "on");
+  // The kernel counts what DAMON moves in no line of /proc/vmstat of its own.
+  for (const auto& [name, index] : {std::pair{"damon_hot", 0}, {"damon_cold", 1}}) {
+    const std::string at = fmt::format("/sys/kernel/mm/damon/admin/kdamonds/{}", index);
+    lines.push_back(fmt::format("ask {}/state update_schemes_stats", at));
+    lines.push_back(fmt::format("stats {} {}/contexts/0/schemes/0/stats", name, at));
+  }
 }
 
 }  // namespace
@@ -206,22 +212,25 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
       lines.push_back(fmt::format("late /sys/kernel/neotier/{} {}", knob.substr(0, equals), knob.substr(equals + 1)));
     }
     lines.push_back("late /sys/kernel/neotier/enabled 1");
-    lines.push_back("stats /sys/kernel/neotier/stats");
+    lines.push_back("stats neotier /sys/kernel/neotier/stats");
   }
   if (policy.damon) add_damon(lines, machine);
   if (!policy.mempolicy.empty()) lines.push_back(fmt::format("mempolicy {}", policy.mempolicy));
   return lines;
 }
 
-std::span<const std::string_view> promotion_counters() {
-  static constexpr std::string_view kKeys[] = {"vmstat.pgpromote_success", "neotier.promoted"};
-  return kKeys;
+std::span<const MoveCounter> promotion_counters() {
+  static constexpr MoveCounter kCounters[] = {
+      {"vmstat.pgpromote_success"}, {"neotier.promoted"}, {.key = "damon_hot.sz_applied", .bytes = true}};
+  return kCounters;
 }
 
-std::span<const std::string_view> demotion_counters() {
-  static constexpr std::string_view kKeys[] = {"vmstat.pgdemote_kswapd", "vmstat.pgdemote_direct",
-                                               "vmstat.pgdemote_khugepaged"};
-  return kKeys;
+std::span<const MoveCounter> demotion_counters() {
+  static constexpr MoveCounter kCounters[] = {{"vmstat.pgdemote_kswapd"},
+                                              {"vmstat.pgdemote_direct"},
+                                              {"vmstat.pgdemote_khugepaged"},
+                                              {.key = "damon_cold.sz_applied", .bytes = true}};
+  return kCounters;
 }
 
 std::string sysctl_setting(const std::string& sysctl) {

@@ -54,9 +54,14 @@ struct PolicyMachine {
 std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachine& machine,
                                          const std::vector<std::string>& knobs);
 
+struct MoveCounter {
+  std::string_view key;
+  bool bytes = false;  // else pages. Those in bytes are read at the ends of the region alone, not over time
+};
+
 // Counters of the guest that add up to the pages promoted and demoted, by whatever mechanism: keys of its report.
-std::span<const std::string_view> promotion_counters();
-std::span<const std::string_view> demotion_counters();
+std::span<const MoveCounter> promotion_counters();
+std::span<const MoveCounter> demotion_counters();
 
 // As policy_settings, for NAME=VALUE of a sysctl, for example vm.swappiness=10.
 std::string sysctl_setting(const std::string& sysctl);

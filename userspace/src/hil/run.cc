@@ -96,8 +96,13 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
   if (options.moves) {
-    for (std::string_view key : promotion_counters()) text += fmt::format("promoted {}\n", key);
-    for (std::string_view key : demotion_counters()) text += fmt::format("demoted {}\n", key);
+    const auto tell = [&text](std::string_view what, std::span<const MoveCounter> counters) {
+      for (const MoveCounter& counter : counters) {
+        if (!counter.bytes) text += fmt::format("{} {}\n", what, counter.key);
+      }
+    };
+    tell("promoted", promotion_counters());
+    tell("demoted", demotion_counters());
   }
   check_lines({options.roi_after, options.roi_until}, "--roi-after or --roi-until");
   if (!options.roi_after.empty()) text += fmt::format("roi_after {}\n", options.roi_after);
@@ -443,10 +448,12 @@ RunResult Run::result() {
   std::istringstream report(std::string(box->report, strnlen(box->report, sizeof box->report)));
   std::string key;
   for (int64_t value; report >> key >> value;) r.guest[key] = value;
-  const auto sum = [&](std::span<const std::string_view> keys) {
+  const auto sum = [&](std::span<const MoveCounter> counters) {
     int64_t total = 0;
-    for (std::string_view k : keys) {
-      if (auto it = r.guest.find(std::string(k)); it != r.guest.end()) total += it->second;
+    for (const MoveCounter& counter : counters) {
+      if (auto it = r.guest.find(std::string(counter.key)); it != r.guest.end()) {
+        total += counter.bytes ? it->second / 4096 : it->second;
+      }
     }
     return static_cast<uint64_t>(std::max<int64_t>(total, 0));
   };
