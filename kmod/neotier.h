@@ -26,6 +26,12 @@
 #include "stats.h"
 
 #define NEOTIER_BATCH_MAX 512U
+/*
+ * Each report is an uncached read, about as dear as a tenth of a promotion. While this many pages wait, more reports could
+ * only make them wait longer. In each epoch the first reports are of different pages, later ones more and more of the same:
+ * after half a ring the rest is left, and thrown away unread when the next epoch begins.
+ */
+#define NEOTIER_ENOUGH 512U
 #define NEOTIER_EXCLUDE_MAX 16
 
 /**

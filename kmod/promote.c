@@ -14,13 +14,6 @@
 /* While kswapd makes room: short enough to use each bit of it at once, doubled up to the period when none comes. */
 #define NEOTIER_ROOM_WAIT_US 100U
 
-/*
- * Each report is an uncached read, about as dear as a tenth of a promotion. While this many pages wait, more reports could
- * only make them wait longer. In each epoch the first reports are of different pages, later ones more and more of the same:
- * after half a ring the rest is left, and thrown away unread when the next epoch begins.
- */
-#define NEOTIER_ENOUGH 512U
-
 enum neotier_next {
 	NEOTIER_AGAIN,		/* more to do at once */
 	NEOTIER_SLEEP,		/* until the next period */

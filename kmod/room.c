@@ -99,18 +99,24 @@ static void neotier_room_watch(struct neotier_device *dev, u64 now_ns)
 	}
 }
 
+/* Many pages that wait are worth waking kswapd all the same; and what grows may be hot as well: a server's buffers. */
+static bool neotier_room_hold(const struct neotier_device *dev)
+{
+	return dev->growth.fast && neotier_hotlist_waiting(dev) < NEOTIER_ENOUGH;
+}
+
 unsigned long neotier_room(const struct neotier_device *dev)
 {
 	struct neotier_levels target = neotier_levels(dev->target_nid);
 
-	return (dev->growth.fast ? target.above_low : target.above_floor) + dev->reserve.nr;
+	return (neotier_room_hold(dev) ? target.above_low : target.above_floor) + dev->reserve.nr;
 }
 
 bool neotier_room_make(struct neotier_device *dev)
 {
 	struct page *page;
 
-	if (dev->growth.fast)
+	if (neotier_room_hold(dev))
 		return false;
 	page = alloc_pages_node(dev->target_nid, NEOTIER_GFP, 0);
 	if (page)
@@ -125,7 +131,7 @@ struct page *neotier_room_take(struct neotier_device *dev)
 	struct page *page = list_first_entry_or_null(&reserve->pages, struct page, lru);
 
 	if (!page) {
-		if (dev->growth.fast)
+		if (neotier_room_hold(dev))
 			return alloc_pages_node(dev->target_nid, NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM, 0);
 		/* Below low the allocation wakes kswapd. */
 		if (!reserve->fill)
