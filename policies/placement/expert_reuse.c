@@ -57,7 +57,7 @@ static uint32_t rank_slot(uint32_t rank)
 	return NT_REUSE_AVERAGES + (rank < NT_REUSE_RANKS ? rank : NT_REUSE_RANKS - 1);
 }
 
-/* Rows of the tables for `group` that the row's choices select. */
+/* Rows of the tables for `group` that the row's choices select, as offsets in r->table. */
 static uint32_t select_rows(const struct nt_reuse *r, uint32_t group, uint32_t row, const uint8_t *choice, uint32_t nr,
 			    uint32_t *out)
 {
@@ -74,99 +74,137 @@ static uint32_t select_rows(const struct nt_reuse *r, uint32_t group, uint32_t r
 	uint32_t found = 0, i, k;
 
 	for (k = 0; k < nr && (r->signals & NT_REUSE_TRANSITION); k++)
-		out[found++] = (group * NT_REUSE_CONTEXTS) * r->experts + choice[k];
+		out[found++] = (group * NT_REUSE_CONTEXTS * r->experts + choice[k]) * r->width;
 	for (i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		if (!others[i].wanted)
 			continue;
 		for (k = 0; k < r->nr_last[base + others[i].group]; k++) {
-			out[found++] = (group * NT_REUSE_CONTEXTS + others[i].context) * r->experts +
-				       r->last[(base + others[i].group) * r->top_k + k];
+			out[found++] = ((group * NT_REUSE_CONTEXTS + others[i].context) * r->experts +
+					r->last[(base + others[i].group) * r->top_k + k]) *
+				       r->width;
 		}
 	}
 	return found;
 }
 
-/* The weights of the rows, eight experts from `first` on, added up. */
-NT_INLINE void add_rows(const float *table, const uint32_t *rows, uint32_t nr, uint32_t first, const uint32_t width, nt_vec *sum)
-{
-	uint32_t k;
+/* What one visit works on, at one layer of one row. */
+struct visit {
+	const uint32_t *bits; /* the choices, as a set */
+	const float *gain;    /* of the averages */
+	uint32_t averages;    /* 0, or NT_REUSE_AVERAGES */
+	const uint32_t *chosen, *before; /* offsets of the rows behind this estimate, and behind the last one */
+	uint32_t nr_chosen, nr_before;
+	float *average, *input, *logit, *estimate, *bias;
+	float *by_rank; /* in: what the rank adds to the logit, by expert; out: the error, where known */
+	int known;      /* there is an estimate, which now meets what came */
+};
 
-	for (k = 0; k < nr; k++)
-		*sum += *(const nt_vec *)(table + (size_t)rows[k] * width + first);
+/*
+ * `vectors` times eight experts from `first` on; a constant, so that they stay in registers while the rows go by. Adds to
+ * of_average what the gains are to learn.
+ */
+NT_INLINE void visit_block(struct nt_reuse *r, const struct visit *v, uint32_t first, const uint32_t vectors, nt_vec *of_average)
+{
+	nt_vec next[4], used[4], input[NT_REUSE_AVERAGES];
+	const uint32_t width = r->width;
+	const float discount = r->discount, rate = r->rate;
+	uint32_t i, j, k;
+
+	for (j = 0; j < vectors; j++)
+		next[j] = *(nt_vec *)(v->bias + first + j * NT_LANES) + *(nt_vec *)(v->by_rank + first + j * NT_LANES);
+	for (k = 0; k < v->nr_chosen; k++) {
+		const float *weights = r->table + v->chosen[k] + first;
+
+		for (j = 0; j < vectors; j++)
+			next[j] += *(const nt_vec *)(weights + j * NT_LANES);
+	}
+	for (j = 0; j < vectors; j++) {
+		const uint32_t e = first + j * NT_LANES;
+		nt_vec value;
+
+		nt_from_bits(v->bits, e, &used[j]);
+		for (i = 0; i < v->averages; i++) {
+			nt_vec *mean = (nt_vec *)(v->average + i * width + e);
+
+			*mean = fading[i] * *mean + (1 - fading[i]) * used[j];
+			input[i] = *mean + FLOOR;
+			nt_log(&input[i]);
+			input[i] += CENTRE;
+			next[j] += v->gain[i] * input[i];
+		}
+		value = next[j];
+		nt_logistic(&value);
+		*(nt_vec *)(v->logit + e) = next[j];
+		/* From here on next is the error of the last estimate. */
+		next[j] = rate * (used[j] + (1 - used[j]) * discount * value - *(nt_vec *)(v->estimate + e));
+		*(nt_vec *)(v->estimate + e) = value;
+		for (i = 0; i < v->averages; i++) {
+			nt_vec *last = (nt_vec *)(v->input + i * width + e);
+
+			of_average[i] += next[j] * *last;
+			*last = input[i];
+		}
+	}
+	if (!v->known)
+		return;
+	for (j = 0; j < vectors; j++) {
+		*(nt_vec *)(v->bias + first + j * NT_LANES) += next[j];
+		*(nt_vec *)(v->by_rank + first + j * NT_LANES) = next[j];
+	}
+	for (k = 0; k < v->nr_before; k++) {
+		float *weights = r->table + v->before[k] + first;
+
+		for (j = 0; j < vectors; j++)
+			*(nt_vec *)(weights + j * NT_LANES) += next[j];
+	}
 }
 
-/* `width` is a constant where it is known, so that the loops unroll. */
-NT_INLINE void visit(struct nt_reuse *r, uint32_t group, uint32_t row, const uint8_t *choice, uint32_t nr, const uint32_t width)
+NT_VECTOR_CODE void nt_reuse_visit(struct nt_reuse *r, uint32_t group, uint32_t row, const uint8_t *choice, uint32_t nr)
 {
 	const size_t at = (size_t)row * r->groups + group;
-	const uint32_t averages = r->signals & NT_REUSE_FREQUENCY ? NT_REUSE_AVERAGES : 0;
 	const uint32_t ranks = r->signals & NT_REUSE_RANK ? nr : 0;
-	float *average = r->average + at * NT_REUSE_AVERAGES * width, *input = r->input + at * NT_REUSE_AVERAGES * width;
-	float *logit = r->logit + at * width, *estimate = r->estimate + at * width, *bias = r->bias + group * width;
 	float *gain = r->gain + group * (NT_REUSE_AVERAGES + NT_REUSE_RANKS);
 	uint32_t *rows = r->rows + at * NT_REUSE_CONTEXTS * r->top_k;
 	float by_rank[256] __attribute__((aligned(64)));
-	uint32_t chosen[NT_REUSE_CONTEXTS * 256], bits[8] = { 0 }, nr_chosen, i, k, e;
+	uint32_t chosen[NT_REUSE_CONTEXTS * 256], bits[8] = { 0 }, i, k, e;
 	nt_vec of_average[NT_REUSE_AVERAGES] = { 0 };
-	const int known = r->nr_last[at] > 0; /* there is an estimate, which now meets what came */
+	const struct visit v = {
+		.bits = bits,
+		.gain = gain,
+		.averages = r->signals & NT_REUSE_FREQUENCY ? NT_REUSE_AVERAGES : 0,
+		.chosen = chosen,
+		.before = rows,
+		.nr_chosen = select_rows(r, group, row, choice, nr, chosen),
+		.nr_before = r->nr_rows[at],
+		.average = r->average + at * NT_REUSE_AVERAGES * r->width,
+		.input = r->input + at * NT_REUSE_AVERAGES * r->width,
+		.logit = r->logit + at * r->width,
+		.estimate = r->estimate + at * r->width,
+		.bias = r->bias + group * r->width,
+		.by_rank = by_rank,
+		.known = r->nr_last[at] > 0,
+	};
 
-	for (e = 0; e < width; e++)
+	for (e = 0; e < r->width; e++)
 		by_rank[e] = 0;
 	for (k = 0; k < ranks; k++)
 		by_rank[choice[k]] = gain[rank_slot(k)];
 	for (k = 0; k < nr; k++)
 		bits[choice[k] / 32] |= 1u << choice[k] % 32;
-	nr_chosen = select_rows(r, group, row, choice, nr, chosen);
-	for (e = 0; e < width; e += NT_LANES) {
-		nt_vec used, fresh[NT_REUSE_AVERAGES], next, value, error;
-
-		nt_from_bits(bits, e, &used);
-		next = *(nt_vec *)(bias + e);
-		for (i = 0; i < averages; i++) {
-			nt_vec *mean = (nt_vec *)(average + i * width + e);
-
-			*mean = fading[i] * *mean + (1 - fading[i]) * used;
-			fresh[i] = *mean + FLOOR;
-			nt_log(&fresh[i]);
-			fresh[i] += CENTRE;
-			next += gain[i] * fresh[i];
-		}
-		add_rows(r->table, chosen, nr_chosen, e, width, &next);
-		next += *(nt_vec *)(by_rank + e);
-		value = next;
-		nt_logistic(&value);
-		if (known) {
-			error = r->rate * (used + (1 - used) * r->discount * value - *(nt_vec *)(estimate + e));
-			for (k = 0; k < r->nr_rows[at]; k++)
-				*(nt_vec *)(r->table + (size_t)rows[k] * width + e) += error;
-			*(nt_vec *)(bias + e) += error;
-			for (i = 0; i < averages; i++)
-				of_average[i] += error * *(nt_vec *)(input + i * width + e);
-			*(nt_vec *)(by_rank + e) = error;
-		}
-		for (i = 0; i < averages; i++)
-			*(nt_vec *)(input + i * width + e) = fresh[i];
-		*(nt_vec *)(logit + e) = next;
-		*(nt_vec *)(estimate + e) = value;
-	}
-	if (known) {
-		for (i = 0; i < averages; i++)
+	for (e = 0; e + 4 * NT_LANES <= r->width; e += 4 * NT_LANES)
+		visit_block(r, &v, e, 4, of_average);
+	for (; e < r->width; e += 2 * NT_LANES)
+		visit_block(r, &v, e, 2, of_average);
+	if (v.known) {
+		for (i = 0; i < v.averages; i++)
 			gain[i] += SHARED_RATE * nt_sum(&of_average[i]);
 		for (k = 0; k < r->nr_last[at] && ranks; k++)
 			gain[rank_slot(k)] += SHARED_RATE * by_rank[r->last[at * r->top_k + k]];
 	}
-	for (k = 0; k < nr_chosen; k++)
+	for (k = 0; k < v.nr_chosen; k++)
 		rows[k] = chosen[k];
-	r->nr_rows[at] = (uint16_t)nr_chosen;
+	r->nr_rows[at] = (uint16_t)v.nr_chosen;
 	for (k = 0; k < nr; k++)
 		r->last[at * r->top_k + k] = choice[k];
 	r->nr_last[at] = (uint8_t)nr;
-}
-
-NT_VECTOR_CODE void nt_reuse_visit(struct nt_reuse *r, uint32_t group, uint32_t row, const uint8_t *choice, uint32_t nr)
-{
-	if (r->width == 32)
-		visit(r, group, row, choice, nr, 32);
-	else
-		visit(r, group, row, choice, nr, r->width);
 }

@@ -44,7 +44,7 @@ struct nt_reuse {
 	float *input;     /* [batch][groups][NT_REUSE_AVERAGES][width]: their logarithms at the last visit */
 	float *logit;     /* [batch][groups][width]: the estimate of the last visit, before the logistic function */
 	float *estimate;  /* [batch][groups][width] */
-	uint32_t *rows;   /* [batch][groups][NT_REUSE_CONTEXTS x top_k]: rows of `table` behind the estimate */
+	uint32_t *rows;   /* [batch][groups][NT_REUSE_CONTEXTS x top_k]: offsets in `table` of the rows behind the estimate */
 	uint16_t *nr_rows; /* [batch][groups] */
 	uint8_t *last;    /* [batch][groups][top_k]: experts of the last visit, in the router's order */
 	uint8_t *nr_last; /* [batch][groups]: 0 before the first visit */
