@@ -18,6 +18,10 @@
 
 #include "base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum {
 	NT_REUSE_CONTEXTS = 6,
 	NT_REUSE_AVERAGES = 4,
@@ -84,4 +88,7 @@ static inline uint32_t nt_reuse_choices(const struct neotier_event *event, uint3
 	return nr;
 }
 
+#ifdef __cplusplus
+}
+#endif
 #endif

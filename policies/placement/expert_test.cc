@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "expert_reuse.h"
 #include "neotier_placement.h"
 #include "vector_math.h"
 
@@ -294,6 +295,61 @@ TEST_P(ExpertPredictor, FavouritesAreMoreProbableThanTheRest) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ExpertPredictor, testing::ValuesIn(with_flags(true)), name_of);
+
+// What expert_reuse.h keeps for one layer of `experts`, with room for the whole state.
+class Reuse {
+ public:
+  explicit Reuse(uint32_t experts) {
+    config_.groups = 1;
+    config_.experts_per_group = experts;
+    config_.top_k = 2;
+    config_.batch = 1;
+    size_t bytes = 0;
+    nt_reuse_carve(&reuse_, nullptr, &bytes, &config_);
+    block_.reset(static_cast<unsigned char*>(std::aligned_alloc(64, bytes)));
+    std::memset(block_.get(), 0, bytes);
+    bytes = 0;
+    nt_reuse_carve(&reuse_, block_.get(), &bytes, &config_);
+    nt_reuse_start(&reuse_, &config_, 0.85f, 0.02f, ~0u);
+  }
+  void visit(uint8_t first, uint8_t second) {
+    const uint8_t choice[] = {first, second};
+    nt_reuse_visit(&reuse_, 0, 0, choice, 2);
+  }
+  float estimate(uint32_t expert) const { return nt_reuse_estimate(&reuse_, 0, 0)[expert]; }
+  const nt_reuse& state() const { return reuse_; }
+
+ private:
+  struct Free {
+    void operator()(unsigned char* p) const { std::free(p); }
+  };
+  neotier_placement_config config_ = {};
+  nt_reuse reuse_ = {};
+  std::unique_ptr<unsigned char, Free> block_;
+};
+
+TEST(ExpertReuse, AnExpertIsJudgedAlikeWhereverItLies) {
+  // Two patterns that nothing but the expert's number tells apart, in the wide and the narrow part of a layer of 48.
+  Reuse reuse(48);
+  for (int i = 0; i < 400; i++) {
+    reuse.visit(3, 35);
+    reuse.visit(i % 2 ? 20 : 21, i % 2 ? 40 : 41);
+  }
+  for (const auto& [a, b] : {std::pair{3, 35}, {20, 40}, {21, 41}, {7, 47}})
+    EXPECT_NEAR(reuse.estimate(a), reuse.estimate(b), 0.02) << a << " and " << b;
+  EXPECT_GT(reuse.estimate(3), reuse.estimate(20));
+  EXPECT_GT(reuse.estimate(20), reuse.estimate(7) + 0.1f);
+}
+
+// A number too small to be normal costs a hundred times the time of another in every operation.
+TEST(ExpertReuse, AveragesOfWhatIsLongUnusedStayNormal) {
+  Reuse reuse(32);
+  reuse.visit(0, 1);
+  for (int i = 0; i < 5000; i++) reuse.visit(2, 3);
+  const nt_reuse& state = reuse.state();
+  for (uint32_t i = 0; i < NT_REUSE_AVERAGES * state.width; i++)
+    EXPECT_NE(std::fpclassify(state.average[i]), FP_SUBNORMAL) << i;
+}
 
 TEST(VectorMath, NearTheLibrarysFunctions) {
   for (float x = 1e-4f; x < 1e4f; x *= 1.001f) {

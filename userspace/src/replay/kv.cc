@@ -3,23 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <ctime>
 #include <stdexcept>
 
 #include "replay/cache.h"
+#include "util/cpu_clock.h"
 
 namespace neotier::replay {
-
-namespace {
-
-// Of this thread: what else the machine does must not show in a figure for speed.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-}  // namespace
 
 KvResult replay(const KvTrace& trace, const placement::PolicyRef& policy, const KvOptions& options) {
   if (options.capacity_blocks == 0) throw std::runtime_error("the capacity is 0 blocks; give at least 1");

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <optional>
 #include <stdexcept>
 
 #include "replay/moe_schedule.h"
+#include "util/cpu_clock.h"
 
 namespace neotier::replay {
 
@@ -69,7 +69,7 @@ class MoeReplay {
   }
 
   MoeResult run() {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = cpu_seconds();
     for (uint64_t step = 0; step < schedule_.steps(); step++) {
       if (options_.cancel && *options_.cancel) throw std::runtime_error("interrupted");
       for (uint32_t layer = 0; layer < shape_.layers; layer++) {
@@ -83,7 +83,7 @@ class MoeReplay {
     result_.events = schedule_.steps() * shape_.layers;
     result_.modelled_ns = now_;
     result_.bytes = link_ns_ / transfer_ns_ * options_.expert_bytes;
-    result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    result_.seconds = cpu_seconds() - begin;
     return result_;
   }
 
