@@ -7,16 +7,6 @@
 
 #include "hazard.h"
 
-uint8_t hazard_bucket(const struct hazard *s, uint64_t age)
-{
-	/* edge[b] = 2^shift x 2^((b - 1) / 2) */
-	uint32_t bits = nt_bits(age >> s->shift), bucket = bits ? 2 * bits - 1 : 0;
-
-	if (bucket >= BUCKETS)
-		return BUCKETS - 1;
-	return (uint8_t)(bucket + 1 < BUCKETS && age >= s->edge[bucket + 1] ? bucket + 1 : bucket);
-}
-
 uint32_t hazard_half_octave(uint64_t x)
 {
 	uint32_t bits = nt_bits(x);
@@ -47,10 +37,10 @@ static uint32_t hazard_range(uint32_t bucket)
 	return bucket * RANGES / BUCKETS;
 }
 
-/* The product of a class's factors, by range of age. */
-static void hazard_factors(const struct hazard *s, uint32_t class, float *product)
+/* The product of the factors of a slot's class, by range of age. */
+static void hazard_factors(const struct hazard *s, uint32_t slot, float *product)
 {
-	uint32_t signal, range;
+	uint32_t signal, range, class = s->class_of[slot];
 
 	for (range = 0; range < RANGES; range++)
 		product[range] = 1;
@@ -59,50 +49,54 @@ static void hazard_factors(const struct hazard *s, uint32_t class, float *produc
 			product[range] *= s->factor[signal][class % s->radix[signal]][range];
 }
 
-/* Fades the counts; takes the hazard of each bucket over all classes from them, and each class's returns beside what those expect. */
+/*
+ * Fades the counts; takes from them the base rate of each bucket, given the factors, and each class's returns beside what base rates
+ * alone expect. Given the factors: else the base would fall with age for no better reason than that popular classes are back early.
+ */
 static void hazard_count(struct hazard *s)
 {
 	struct outcome sum[BUCKETS] = { { 0, 0 } };
-	float keep = (float)s->params[P_KEEP];
-	uint32_t class, bucket;
+	float keep = (float)s->params[P_KEEP], factors[RANGES];
+	uint32_t slot, bucket;
 
-	for (class = 0; class < s->classes; class++) {
-		struct outcome *outcome = &s->outcomes[class * BUCKETS];
+	for (slot = 0; slot < s->nr_slots; slot++) {
+		struct outcome *outcome = &s->outcomes[slot * BUCKETS];
 
 		/* What was observed at all has an outcome in the first bucket, and only then in others. */
-		if (outcome->returned + outcome->outlived <= 0)
+		if (outcome->exposure <= 0)
 			continue;
+		hazard_factors(s, slot, factors);
 		for (bucket = 0; bucket < BUCKETS; bucket++, outcome++) {
 			outcome->returned *= keep;
-			outcome->outlived *= keep;
+			outcome->exposure *= keep;
 			sum[bucket].returned += outcome->returned;
-			sum[bucket].outlived += outcome->outlived;
+			sum[bucket].exposure += outcome->exposure * factors[hazard_range(bucket)];
 		}
 	}
-	/* Assumed at the start: one return in 200 passages of a bucket, whose widths grow, so that hazards fall with age. */
+	/* Assumed at the start: one return in 200 passages of a bucket, whose widths grow, so that rates fall with age. */
 	for (bucket = 0; bucket < BUCKETS; bucket++)
-		s->base_rate[bucket] = (sum[bucket].returned + 0.05f) / (sum[bucket].returned + sum[bucket].outlived + 10);
-	for (class = 0; class < s->classes; class++) {
-		const struct outcome *outcome = &s->outcomes[class * BUCKETS];
-		struct outcome *total = s->totals[class];
+		s->base_rate[bucket] = (sum[bucket].returned + 0.05f) /
+				       (sum[bucket].exposure + 10 * (float)(s->edge[bucket + 1] - s->edge[bucket]));
+	for (slot = 0; slot < s->nr_slots; slot++) {
+		const struct outcome *outcome = &s->outcomes[slot * BUCKETS];
+		struct outcome *total = s->totals[slot];
 
-		memset(total, 0, sizeof(s->totals[class]));
-		if (outcome->returned + outcome->outlived <= 0)
+		memset(total, 0, sizeof(s->totals[slot]));
+		if (outcome->exposure <= 0)
 			continue;
 		for (bucket = 0; bucket < BUCKETS; bucket++, outcome++) {
 			total[hazard_range(bucket)].returned += outcome->returned;
-			total[hazard_range(bucket)].outlived +=
-				(outcome->returned + outcome->outlived) * s->base_rate[bucket];
+			total[hazard_range(bucket)].exposure += outcome->exposure * s->base_rate[bucket];
 		}
 	}
 }
 
-/* One pass of iterative proportional fitting over every signal that is on. */
+/* One pass of iterative proportional fitting over every signal that is on; the base rates were the first margin. */
 static void hazard_fit(struct hazard *s)
 {
 	float seen[MOST_VALUES][RANGES], expected[MOST_VALUES][RANGES], factors[RANGES];
 	float prior = (float)s->params[P_PRIOR];
-	uint32_t signal, below = s->classes, class, value, range;
+	uint32_t signal, below = s->classes, slot, value, range;
 
 	for (signal = 0; signal < SIGNALS; signal++) {
 		below /= s->radix[signal];
@@ -111,14 +105,14 @@ static void hazard_fit(struct hazard *s)
 		for (value = 0; value < s->radix[signal]; value++)
 			for (range = 0; range < RANGES; range++)
 				seen[value][range] = expected[value][range] = prior;
-		for (class = 0; class < s->classes; class++) {
-			if (s->totals[class][0].outlived <= 0)
+		for (slot = 0; slot < s->nr_slots; slot++) {
+			if (s->totals[slot][0].exposure <= 0)
 				continue;
-			hazard_factors(s, class, factors);
-			value = class / below % s->radix[signal];
+			hazard_factors(s, slot, factors);
+			value = s->class_of[slot] / below % s->radix[signal];
 			for (range = 0; range < RANGES; range++) {
-				seen[value][range] += s->totals[class][range].returned;
-				expected[value][range] += s->totals[class][range].outlived * factors[range];
+				seen[value][range] += s->totals[slot][range].returned;
+				expected[value][range] += s->totals[slot][range].exposure * factors[range];
 			}
 		}
 		for (value = 0; value < s->radix[signal]; value++)
@@ -128,36 +122,40 @@ static void hazard_fit(struct hazard *s)
 }
 
 /*
- * Gittins' index of every bucket of a class: the best ratio of hits to room over the ages to give up at. With both summed from
+ * Gittins' index of every bucket of a slot's class: the best ratio of hits to room over the ages to give up at. With both summed from
  * age 0 on that is the steepest line from a bucket's point to a later one, so the later points' upper hull suffices.
  */
-void hazard_worth(struct hazard *s, uint32_t class)
+static void hazard_worth(struct hazard *s, uint32_t slot)
 {
-	float factors[RANGES], hits[BUCKETS + 1], room[BUCKETS + 1], alive = 1, p;
+	float factors[RANGES];
+	double hits[BUCKETS + 1], room[BUCKETS + 1], alive = 1;
 	uint32_t hull[BUCKETS + 1], top = 0, bucket;
 
-	hazard_factors(s, class, factors);
+	hazard_factors(s, slot, factors);
 	hits[0] = room[0] = 0;
 	for (bucket = 0; bucket < BUCKETS; bucket++) {
-		p = s->base_rate[bucket] * factors[hazard_range(bucket)];
-		p = p < 0.95f ? p : 0.95f;
+		double rate = (double)s->base_rate[bucket] * (double)factors[hazard_range(bucket)];
+		double expected = rate * (double)(s->edge[bucket + 1] - s->edge[bucket]);
+		double p = expected > 1e-4 ? 1 - nt_exp2(-1.4426950408889634 * expected) : expected;
+
 		hits[bucket + 1] = hits[bucket] + alive * p;
-		room[bucket + 1] = room[bucket] + alive * (float)(s->edge[bucket + 1] - s->edge[bucket]) * (1 - p / 2);
-		alive *= 1 - p;
+		room[bucket + 1] = room[bucket] + alive * p / rate;
+		/* Not below what keeps every line's ends apart. */
+		alive = alive * (1 - p) > 1e-6 ? alive * (1 - p) : 1e-6;
 	}
 	hull[0] = BUCKETS;
 	for (bucket = BUCKETS; bucket-- > 0;) {
-		float slope = (hits[hull[top]] - hits[bucket]) / (room[hull[top]] - room[bucket]);
+		double slope = (hits[hull[top]] - hits[bucket]) / (room[hull[top]] - room[bucket]);
 
 		while (top > 0) {
-			float next = (hits[hull[top - 1]] - hits[bucket]) / (room[hull[top - 1]] - room[bucket]);
+			double next = (hits[hull[top - 1]] - hits[bucket]) / (room[hull[top - 1]] - room[bucket]);
 
 			if (next < slope)
 				break;
 			slope = next;
 			top--;
 		}
-		s->worth[class * BUCKETS + bucket] = slope;
+		s->worth[slot * BUCKETS + bucket] = (float)slope;
 		hull[++top] = bucket;
 	}
 }
@@ -186,32 +184,46 @@ static void hazard_sort_pass(const struct hazard *s, const uint32_t *from, uint3
 		to[start[hazard_key(s->worth[from[i]]) >> shift & 255]++] = from[i];
 }
 
-/*
- * Worths from the model, and cells in their order; ties: the older bucket first. Classes that no block was ever in come last, which
- * saves most of the work; one that comes into use meanwhile is not evicted from before the next fit.
- */
-static void hazard_rank(struct hazard *s)
+/* Worths from the model, and cells in their order; ties: the older bucket first. */
+void hazard_rank(struct hazard *s)
 {
-	uint32_t cells = s->classes * BUCKETS, used = 0, rest = 0, i, class, bucket;
+	uint32_t cells = s->nr_slots * BUCKETS, nr = 0, i, slot, bucket;
 
-	for (class = 0; class < s->classes; class++) {
-		if (!s->used[class])
-			continue;
-		hazard_worth(s, class);
-		rest += BUCKETS;
-	}
+	for (slot = 0; slot < s->nr_slots; slot++)
+		hazard_worth(s, slot);
 	for (bucket = BUCKETS; bucket-- > 0;)
-		for (class = s->classes; class-- > 0;)
-			s->by_worth[s->used[class] ? used++ : rest++] = class * BUCKETS + bucket;
-	hazard_sort_pass(s, s->by_worth, s->scratch, used, 0);
-	hazard_sort_pass(s, s->scratch, s->by_worth, used, 8);
+		for (slot = s->nr_slots; slot-- > 0;)
+			s->by_worth[nr++] = slot * BUCKETS + bucket;
+	hazard_sort_pass(s, s->by_worth, s->scratch, cells, 0);
+	hazard_sort_pass(s, s->scratch, s->by_worth, cells, 8);
 	memset(s->occupied, 0, (cells / 64 + 1) * sizeof(*s->occupied));
+	s->nr_ranked = s->nr_slots;
 	s->first = 0; /* ranks have changed */
 	for (i = 0; i < cells; i++) {
 		s->rank[s->by_worth[i]] = i;
 		if (s->lists[s->by_worth[i]].size > 0)
 			s->occupied[i / 64] |= 1ull << (i % 64);
 	}
+}
+
+uint32_t hazard_slot(struct hazard *s, uint32_t class)
+{
+	uint32_t slot = s->slot_of[class], bucket;
+
+	if (slot > 0)
+		return slot - 1;
+	slot = s->nr_slots++;
+	s->slot_of[class] = (uint16_t)(slot + 1);
+	s->class_of[slot] = (uint16_t)class;
+	hazard_worth(s, slot);
+	for (bucket = 0; bucket < BUCKETS; bucket++) {
+		uint32_t cell = slot * BUCKETS + bucket, rank = slot * BUCKETS + BUCKETS - 1 - bucket;
+
+		nt_list_init(&s->lists[cell]);
+		s->by_worth[rank] = cell;
+		s->rank[cell] = rank;
+	}
+	return slot;
 }
 
 void hazard_learn(struct hazard *s)
@@ -223,14 +235,16 @@ void hazard_learn(struct hazard *s)
 			s->cursor[bucket] = s->ring_head - s->ring_size;
 		for (; s->cursor[bucket] < s->ring_head; s->cursor[bucket]++) {
 			const struct observation *seen = &s->ring[s->cursor[bucket] & (s->ring_size - 1)];
-			struct outcome *outcome = &s->outcomes[seen->class * BUCKETS + bucket];
+			struct outcome *outcome = &s->outcomes[seen->slot * BUCKETS + bucket];
 
 			if (s->clock - seen->at < s->edge[bucket + 1])
 				break;
-			if (seen->returned == bucket)
+			if (seen->age == 0 || seen->age >= s->edge[bucket + 1]) {
+				outcome->exposure += (float)(s->edge[bucket + 1] - s->edge[bucket]);
+			} else if (seen->age >= s->edge[bucket]) {
 				outcome->returned += 1;
-			else if (seen->returned > bucket)
-				outcome->outlived += 1;
+				outcome->exposure += (float)(seen->age - s->edge[bucket]);
+			}
 		}
 	}
 }
