@@ -61,7 +61,7 @@ struct Text {
   uint32_t tokens = 0;
 };
 
-enum class Source { kChat, kPrompts, kAgents, kScans, kDocuments, kDrift, kSources };
+enum class Source { kChat, kPrompts, kAgents, kScans, kDocuments, kDrift, kLoops, kFlat, kSources };
 
 struct Session {
   double time = 0;
@@ -75,11 +75,17 @@ struct Session {
 class Generator {
  public:
   explicit Generator(const SyntheticOptions& options)
-      : options_(options), random_(options.seed * 0x2545f4914f6cdd1du + 1), documents_(3000, 1.0), prompts_(200, 1.1) {
+      : options_(options),
+        random_(options.seed * 0x2545f4914f6cdd1du + 1),
+        documents_(3000, 1.0),
+        prompts_(200, 1.1),
+        flat_(3000, 0.6) {
     trace_.block_tokens = kBlock;
     document_texts_.resize(3000);
     drift_texts_.resize(3000);
     prompt_texts_.resize(200);
+    loop_texts_.resize(400);
+    flat_texts_.resize(3000);
   }
 
   KvTrace run(const std::vector<double>& shares) {
@@ -110,7 +116,7 @@ class Generator {
 
  private:
   // Mean requests of a session, as begin() and serve() make them.
-  static constexpr double kSteps[] = {3, 1, 14, 1, 1.5, 1.5};
+  static constexpr double kSteps[] = {3, 1, 14, 1, 1.5, 1.5, 1, 1};
 
   void append(Text& text, uint32_t tokens) {
     if (text.tokens % kBlock && !text.blocks.empty()) text.blocks.pop_back();
@@ -144,6 +150,14 @@ class Generator {
         break;
       case Source::kDocuments:
         session.text = shared(document_texts_[documents_.draw(random_)], 8000, 0.9, 64000);
+        append(session.text, random_.tokens(150, 0.7, 1000));
+        break;
+      case Source::kLoops:
+        session.text = shared(loop_texts_[looped_++ % loop_texts_.size()], 8000, 0.5, 32000);
+        append(session.text, random_.tokens(150, 0.7, 1000));
+        break;
+      case Source::kFlat:
+        session.text = shared(flat_texts_[flat_.draw(random_)], 8000, 0.9, 64000);
         append(session.text, random_.tokens(150, 0.7, 1000));
         break;
       default: {
@@ -195,9 +209,10 @@ class Generator {
 
   SyntheticOptions options_;
   Random random_;
-  Zipf documents_, prompts_;
+  Zipf documents_, prompts_, flat_;
   KvTrace trace_;
-  std::vector<Text> document_texts_, drift_texts_, prompt_texts_;
+  std::vector<Text> document_texts_, drift_texts_, prompt_texts_, loop_texts_, flat_texts_;
+  size_t looped_ = 0;
   std::priority_queue<Session, std::vector<Session>, std::greater<>> waiting_;
   double next_start_[static_cast<size_t>(Source::kSources)] = {};
   uint64_t order_ = 0;
@@ -205,7 +220,7 @@ class Generator {
 
 struct Mix {
   SyntheticKind kind;
-  std::vector<double> shares;  // of the requests: chat, prompts, agents, scans, documents, drift
+  std::vector<double> shares;  // of the requests: chat, prompts, agents, scans, documents, drift, loops, flat
 };
 
 const std::vector<Mix>& mixes() {
@@ -216,7 +231,11 @@ const std::vector<Mix>& mixes() {
       {{"scans", "conversations while batches of documents are read once"}, {0.6, 0, 0, 0.4}},
       {{"documents", "questions about documents, some asked for often (Zipf)"}, {0, 0, 0, 0, 1}},
       {{"drift", "the same, with the favourites changing every five minutes"}, {0, 0, 0, 0, 0, 1}},
-      {{"mixed", "all of these at once"}, {0.3, 0.2, 0.25, 0.05, 0.1, 0.1}},
+      {{"loops", "a set of documents gone through in order, over and over, beside conversations"},
+       {0.5, 0, 0, 0, 0, 0, 0.5}},
+      {{"flat", "documents of little skew (Zipf 0.6) that are asked for at random, for ever"},
+       {0, 0, 0, 0, 0, 0, 0, 1}},
+      {{"mixed", "all of these but the last two at once"}, {0.3, 0.2, 0.25, 0.05, 0.1, 0.1}},
   };
   return all;
 }
