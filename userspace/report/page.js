@@ -131,10 +131,12 @@
     const names = chart.series.map((s) => s.name);
     const top = 17 * legend_rows(names, width) + 29;
     const x_format = with_unit(chart.x.unit), y_format = with_unit(chart.y.unit);
+    // A colour that comes up a second time is told apart by diamonds on a dotted line.
+    const again = (name) => order.indexOf(name) >= palette.light.length;
     const series = chart.series.map((s) => ({
-      name: s.name, type: "line", data: s.points, step: s.step ? "end" : false, showSymbol: !!s.dots, symbolSize: 5,
-      symbol: "circle", emphasis: { focus: "series" },
-      lineStyle: { width: s.bound ? 1.5 : 2, type: s.bound ? "dashed" : "solid" },
+      name: s.name, type: "line", data: s.points, step: s.step ? "end" : false, showSymbol: !!s.dots,
+      symbol: again(s.name) ? "diamond" : "circle", symbolSize: again(s.name) ? 8 : 5, emphasis: { focus: "series" },
+      lineStyle: { width: s.bound ? 1.5 : 2, type: s.bound ? "dashed" : again(s.name) ? "dotted" : "solid" },
       itemStyle: { color: s.bound ? css("--soft") : colour(s.name) },
     }));
     if (chart.marks && series.length) {
