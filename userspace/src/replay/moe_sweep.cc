@@ -181,7 +181,8 @@ MoeSweep moe_sweep(const RoutingTrace& trace, const MoeSweepOptions& options, co
   page.section("Policies, nothing fetched ahead");
   page.prose(
       "Share of uses whose expert was in the layer's cache when its layer began. Dashed: bounds that know the future; "
-      "belady may leave an expert out of the cache, belady-forced may not.");
+      "belady may leave an expert out of the cache, belady-forced may not. In a batch they minimise loads, not missed "
+      "uses, so a policy may pass them there.");
   page.chart({{"kind", "lines"},
               {"title", fmt::format("Hit rate over capacity, batch {}", base.batch)},
               {"x", axis("slots a layer", "experts")},
