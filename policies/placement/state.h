@@ -14,7 +14,7 @@ static inline void *nt_carve(void *base, size_t *offset, size_t nr, size_t size)
 	size_t at = *offset;
 
 	*offset = (at + nr * size + 63) & ~(size_t)63;
-	return base ? (unsigned char *)base + at : NULL;
+	return base ? (unsigned char *)base + at : base;
 }
 
 static inline int nt_config_ok(const struct neotier_placement_config *config)
