@@ -68,7 +68,7 @@ struct MoeResult {
   double modelled_ns = 0, stall_ns = 0;
   size_t policy_state_bytes = 0, predictor_state_bytes = 0;
   uint64_t objects = 0;  // experts of the model
-  double seconds = 0;    // of the replay
+  double seconds = 0;    // of the replay, CPU time
   std::vector<uint64_t> layer_uses, layer_stall_free;
 
   double hit_rate() const { return ratio(hits, uses); }
