@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tiers/ssd/store.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace neotier::engine {
+
+using ssd::Access;
+using ssd::IoOp;
+using ssd::kBlock;
+using ssd::Place;
+using ssd::Record;
+
+namespace {
+
+constexpr size_t kCommitBytes = 1 << 20;  // of records: so many are not left to the next flush
+
+// After the medium is lost, until it is back: nothing but waiting.
+class NoFile : public ssd::File {
+ public:
+  uint64_t bytes() const override { return 0; }
+  const char* method() const override { return "none"; }
+  bool register_buffers(std::span<const iovec>) override { return false; }
+  void start(ssd::Io& io) override {
+    io.result = -ENODEV;
+    ended_.push_back(&io);
+  }
+  void wait(std::vector<ssd::Io*>& completed, bool block) override {
+    std::unique_lock lock(mutex_);
+    if (block && ended_.empty()) changed_.wait(lock, [this] { return woken_; });
+    woken_ = false;
+    completed.insert(completed.end(), ended_.begin(), ended_.end());
+    ended_.clear();
+  }
+  void wake() override {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+    changed_.notify_one();
+  }
+
+ private:
+  std::vector<ssd::Io*> ended_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool woken_ = false;
+};
+
+Status io_error(int64_t result, const std::string& what) {
+  return {result == -ENOSPC ? Code::kFull : Code::kIo, what + ": " + std::strerror(static_cast<int>(-result))};
+}
+
+Result<ssd::Geometry> read_superblock(ssd::File& file, const std::string& path) {
+  constexpr uint64_t kBytes = 2 * kBlock;
+  if (file.bytes() < kBytes)
+    return Status(Code::kInvalid,
+                  path + ": not an SSD tier's file; give another path, or remove it if it is not needed");
+  const ssd::Memory memory = ssd::make_memory(kBytes);
+  // Each copy by itself: one may lie on a sector that cannot be read.
+  std::memset(memory.get(), 0, kBytes);
+  int64_t failed[2];
+  for (size_t copy = 0; copy < 2; copy++) {
+    Access read;
+    read.prepare(IoOp::kRead, copy * kBlock, memory.get() + copy * kBlock, kBlock, -1);
+    failed[copy] = ssd::run_now(file, std::span(&read, 1));
+  }
+  if (failed[0] < 0 && failed[1] < 0) return io_error(failed[0], path + ": the superblock cannot be read");
+  return ssd::decode_superblock(std::span(memory.get(), kBytes), file.bytes(), path);
+}
+
+Status write_superblock(ssd::File& file, const ssd::Geometry& geometry, const std::string& path) {
+  const ssd::Memory memory = ssd::make_memory(2 * kBlock);
+  for (size_t copy = 0; copy < 2; copy++)
+    ssd::encode_superblock(geometry, std::span<std::byte, kBlock>(memory.get() + copy * kBlock, kBlock));
+  Access write;
+  write.prepare(IoOp::kWrite, 0, memory.get(), 2 * kBlock, -1);
+  if (const int64_t failed = ssd::run_now(file, std::span(&write, 1)); failed < 0)
+    return io_error(failed, path + ": the superblock cannot be written");
+  Access sync;
+  sync.prepare(IoOp::kSync, 0);
+  if (const int64_t failed = ssd::run_now(file, std::span(&sync, 1)); failed < 0)
+    return io_error(failed, path + ": cannot be made durable");
+  return Status::ok();
+}
+
+}  // namespace
+
+// ---- opening
+
+SsdTier::Store::Store(SsdOptions options, std::unique_ptr<ssd::File> file, const ssd::Geometry& geometry)
+    : options_(std::move(options)),
+      file_system_(options_.file_system),
+      geometry_(geometry),
+      table_(geometry.max_extents),
+      memory_(ssd::make_memory((kBounces + kMoves) * ssd::kChunk + ssd::Journal::kMemoryBytes)),
+      segments_(geometry),
+      journal_(geometry, memory_.get() + (kBounces + kMoves) * ssd::kChunk,
+               [this](std::vector<std::byte>& to, size_t limit, bool begin) { return emit_index(to, limit, begin); }),
+      method_(file->method()) {
+  info_.name = options_.name;
+  info_.kind = TierKind::kSsd;
+  info_.durable = true;
+  info_.capacity_bytes = geometry_.capacity_bytes;
+  info_.alignment = kBlock;
+  // A quarter of what the cleaner can always make free, so that a window finds room in a full tier.
+  const uint64_t spare = (geometry_.segments * geometry_.segment_bytes - geometry_.capacity_bytes) / kBlock;
+  window_chunks_ = static_cast<uint32_t>(std::clamp<uint64_t>(spare / 4 / ssd::kChunkBlocks, 3, kMaxWindow + 2) - 2);
+  for (size_t i = 0; i < kBounces; i++) bounces_.push_back(memory_.get() + i * ssd::kChunk);
+  for (size_t i = 0; i < kMoves; i++) moves_[i].memory = memory_.get() + (kBounces + i) * ssd::kChunk;
+  reset_file(std::move(file));
+}
+
+void SsdTier::Store::reset_file(std::unique_ptr<ssd::File> file) {
+  constexpr uint64_t kRegisteredMost = 1 << 30;
+  registered_ = {{memory_.get(), (kBounces + kMoves) * ssd::kChunk + ssd::Journal::kMemoryBytes}};
+  for (const std::span<std::byte> host : options_.host_memory)
+    for (uint64_t at = 0; at < host.size(); at += kRegisteredMost)
+      registered_.push_back({host.data() + at, std::min<uint64_t>(kRegisteredMost, host.size() - at)});
+  // RLIMIT_MEMLOCK may allow our own 5.5 MiB and no more.
+  if (!file->register_buffers(registered_)) {
+    registered_.resize(1);
+    if (!file->register_buffers(registered_)) registered_.clear();
+  }
+  const std::lock_guard lock(mutex_);
+  file_ = std::move(file);
+}
+
+Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options) {
+  if (options.path.empty()) return Status(Code::kInvalid, "an SSD tier needs a path");
+  if (options.queue_depth == 0) return Status(Code::kInvalid, options.path + ": a queue of no depth");
+  if (!options.file_system) options.file_system = ssd::posix_file_system();
+  ssd::FileSystem& system = *options.file_system;
+  if (system.exists(options.path)) {
+    Result<std::unique_ptr<ssd::File>> file = system.open(options.path);
+    if (!file) return file.status();
+    Result<ssd::Geometry> geometry = read_superblock(**file, options.path);
+    if (!geometry) return geometry.status();
+    if (options.file_bytes != 0 && options.file_bytes / kBlock * kBlock != geometry->file_bytes)
+      return Status(Code::kInvalid, options.path + ": was made with " + std::to_string(geometry->file_bytes) +
+                                        " bytes, not " + std::to_string(options.file_bytes) +
+                                        "; leave the size out, or remove the file to begin anew");
+    auto store = std::make_unique<Store>(std::move(options), std::move(*file), *geometry);
+    if (Status loaded = store->load(); !loaded) return loaded;
+    store->thread_ = std::thread([&store = *store] { store.run(); });
+    return store;
+  }
+  if (!options.create) return Status(Code::kNotFound, options.path + ": no such file");
+  Result<ssd::Geometry> geometry = ssd::plan_geometry(options.file_bytes, options.max_extents);
+  if (!geometry) return Status(geometry.status().code(), options.path + ": " + geometry.status().what());
+  const std::string path = options.path, part = path + ".part";
+  Result<std::unique_ptr<ssd::File>> file = system.create(part, geometry->file_bytes);
+  if (!file) return file.status();
+  auto store = std::make_unique<Store>(std::move(options), std::move(*file), *geometry);
+  if (Status made = store->journal_.format(*store->file_); !made) return Status(made.code(), part + ": " + made.what());
+  if (Status made = write_superblock(*store->file_, *geometry, part); !made) return made;
+  if (Status named = system.rename(part, path); !named) return named;
+  store->segments_.settle();
+  store->thread_ = std::thread([&store = *store] { store.run(); });
+  return store;
+}
+
+Status SsdTier::Store::load() {
+  const Status loaded = journal_.load(*file_, [this](const Record& record, const std::byte* places) {
+    if (record.type == Record::kFree) {
+      if (table_.find(record.slot, record.generation) != nullptr) table_.remove(record.slot);
+      return;
+    }
+    auto* entry = table_.find(record.slot, record.generation);
+    if (entry == nullptr || entry->bytes != record.bytes) {
+      table_.set(record.slot, record.generation, record.key, record.bytes);
+      entry = table_.find(record.slot, record.generation);
+    }
+    std::memcpy(entry->places() + record.first, places, record.count * sizeof(Place));
+  });
+  if (!loaded) return {loaded.code(), options_.path + ": " + loaded.what()};
+  for (uint32_t slot = 0; slot < table_.slots(); slot++) {
+    auto& entry = table_.at(slot);
+    if (entry.bytes == 0) continue;
+    const std::span<Place> places(entry.places(), entry.chunks());
+    // Written in part when the end came: as good as nothing.
+    if (std::any_of(places.begin(), places.end(), [](const Place& p) { return p.block == 0 || p.holes(); })) {
+      table_.remove(slot);
+      continue;
+    }
+    for (uint32_t chunk = 0; chunk < places.size(); chunk++)
+      segments_.claim(places[chunk].number(), ssd::chunk_blocks(entry.bytes, chunk), slot);
+  }
+  table_.fill_free_list();
+  segments_.settle();
+  return Status::ok();
+}
+
+SsdTier::Store::~Store() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    file_->wake();
+  }
+  thread_.join();
+}
+
+// ---- calls from outside
+
+TierUsage SsdTier::Store::usage() const {
+  const std::lock_guard lock(mutex_);
+  return {table_.used_blocks() * kBlock, table_.extents()};
+}
+
+Result<Extent> SsdTier::Store::allocate(const Key& key, uint64_t bytes) {
+  if (gone_) return gone_status();
+  if (bytes == 0 || bytes > ssd::kMaxExtentBytes || bytes > geometry_.capacity_bytes)
+    return Status(Code::kInvalid,
+                  info_.name + ": an object of " + std::to_string(bytes) + " bytes; 1 to " +
+                      std::to_string(std::min<uint64_t>(ssd::kMaxExtentBytes, geometry_.capacity_bytes)) + " fit");
+  const std::lock_guard lock(mutex_);
+  if ((table_.used_blocks() + ssd::blocks_of(bytes)) * kBlock > geometry_.capacity_bytes)
+    return Status(Code::kFull, info_.name + ": full");
+  const uint32_t slot = table_.add(key, static_cast<uint32_t>(bytes));
+  if (slot == UINT32_MAX)
+    return Status(Code::kFull, info_.name + ": the file was made for " + std::to_string(geometry_.max_extents) +
+                                   " objects, and has them; make it with a larger max_extents");
+  return ssd::ExtentTable::name(slot, table_.at(slot).generation);
+}
+
+void SsdTier::Store::free(Extent extent) {
+  const std::lock_guard lock(mutex_);
+  auto* const entry = table_.find(extent);
+  if (entry == nullptr) return;
+  Freed freed{{}, entry->bytes, {entry->places(), entry->places() + entry->chunks()}};
+  freed.record.type = Record::kFree;
+  freed.record.slot = static_cast<uint32_t>(extent);
+  freed.record.generation = entry->generation;
+  table_.remove(freed.record.slot);
+  freed_.push_back(std::move(freed));
+  if (sleeping_) {
+    sleeping_ = false;
+    file_->wake();
+  }
+}
+
+size_t SsdTier::Store::submit(std::span<Transfer* const> transfers) {
+  const std::lock_guard lock(mutex_);
+  const size_t taken = std::min(transfers.size(), options_.queue_depth - taken_);
+  for (Transfer* transfer : transfers.first(taken)) {
+    transfer->state = kQueued;
+    submitted_.push_back(transfer);
+  }
+  taken_ += taken;
+  if (taken > 0 && sleeping_) {
+    sleeping_ = false;
+    file_->wake();
+  }
+  return taken;
+}
+
+void SsdTier::Store::cancel(Transfer& transfer) {
+  uint32_t state = kQueued;
+  if (!transfer.state.compare_exchange_strong(state, kCancelled)) return;
+  const std::lock_guard lock(mutex_);
+  cancels_ = true;
+  file_->wake();
+}
+
+Status SsdTier::Store::come_back() {
+  std::unique_lock lock(mutex_);
+  if (!gone_) return Status::ok();
+  back_wanted_ = true;
+  back_.reset();
+  file_->wake();
+  back_changed_.wait(lock, [this] { return back_.has_value(); });
+  return *back_;
+}
+
+Result<std::vector<Recovered>> SsdTier::Store::recover() {
+  std::vector<Recovered> found;
+  const std::lock_guard lock(mutex_);
+  found.reserve(table_.extents());
+  for (uint32_t slot = 0; slot < table_.slots(); slot++) {
+    const auto& entry = table_.at(slot);
+    if (entry.bytes != 0) found.push_back({entry.key, ssd::ExtentTable::name(slot, entry.generation), entry.bytes});
+  }
+  return found;
+}
+
+SsdStats SsdTier::Store::stats() const {
+  return {method_,        count_.bytes_read,  count_.bytes_written,  count_.bytes_cleaned,
+          count_.commits, count_.checkpoints, count_.corrupt_chunks, count_.errors};
+}
+
+std::optional<uint64_t> SsdTier::Store::place_of(Extent extent, uint64_t offset) const {
+  const std::lock_guard lock(mutex_);
+  auto* const entry = const_cast<ssd::ExtentTable&>(table_).find(extent);
+  if (entry == nullptr || offset >= entry->bytes) return std::nullopt;
+  const Place place = entry->places()[offset / ssd::kChunk];
+  if (place.block == 0) return std::nullopt;
+  return uint64_t{place.number()} * kBlock + offset % ssd::kChunk;
+}
+
+// ---- the thread
+
+// Returns whether the end was asked for.
+bool SsdTier::Store::take_wishes() {
+  const std::lock_guard lock(mutex_);
+  wishes_.clear();
+  wishes_.swap(submitted_);
+  freed_now_.clear();
+  freed_now_.swap(freed_);
+  cancels_ = false;
+  sleeping_ = true;
+  return stop_;
+}
+
+void SsdTier::Store::serve_wishes() {
+  for (const Freed& freed : freed_now_) {
+    bool written = false;
+    for (uint32_t chunk = 0; chunk < freed.places.size(); chunk++) {
+      const Place& place = freed.places[chunk];
+      if (place.block == 0) continue;
+      written = true;
+      if (place.holes()) holes_.erase(chunk_id(freed.record.slot, chunk));
+      segments_.vacate(place.number(), ssd::chunk_blocks(freed.bytes, chunk), journal_.started());
+    }
+    if (written) journal_.note(freed.record, nullptr);
+  }
+  for (Transfer* transfer : wishes_) begin(*transfer);
+}
+
+void SsdTier::Store::run() {
+  std::vector<ssd::Io*> ended;
+  while (true) {
+    const bool stop = take_wishes();
+    serve_wishes();
+    segments_.release(journal_.finished());
+    retry_stalled();
+    clean();
+    maybe_commit(stop);
+    if (gone_ && under_way_ == 0) {
+      std::unique_lock lock(mutex_);
+      if (back_wanted_) {
+        back_wanted_ = false;
+        lock.unlock();
+        Status back = try_come_back();
+        lock.lock();
+        back_ = std::move(back);
+        back_changed_.notify_all();
+      }
+    }
+    fail_if_stuck();
+    if (stop && under_way_ == 0) {
+      const std::lock_guard lock(mutex_);
+      if (taken_ == 0) return;
+    }
+    ended.clear();
+    file_->wait(ended, !ready_);
+    ready_ = false;
+    {
+      const std::lock_guard lock(mutex_);
+      sleeping_ = false;
+    }
+    for (ssd::Io* io : ended) {
+      auto& access = static_cast<Access&>(*io);
+      if (access.go_on(*file_)) continue;
+      under_way_--;
+      dispatch(access);
+    }
+  }
+}
+
+void SsdTier::Store::dispatch(Access& access) {
+  switch (access.owner) {
+    case Access::Owner::kRun:
+      run_ended(static_cast<Run&>(access));
+      break;
+    case Access::Owner::kCleaner:
+      move_ended(static_cast<Move&>(access));
+      break;
+    case Access::Owner::kJournal:
+      if (journal_.ended(*file_, access)) commit_ended();
+      break;
+    case Access::Owner::kCaller:
+      break;
+  }
+}
+
+// Nothing under way that could make room for the first that waits for it.
+void SsdTier::Store::fail_if_stuck() {
+  if (room_waiter_ == nullptr || under_way_ > 0 || journal_.committing() || gone_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!freed_.empty()) return;
+  }
+  Request& request = *std::exchange(room_waiter_, nullptr);
+  std::erase(stalled_, &request);
+  request.status = Status(Code::kFull, info_.name + ": no room in the log");
+  finish(request);
+  ready_ = true;
+}
+
+void SsdTier::Store::complete(Transfer& transfer, Status status) {
+  {
+    const std::lock_guard lock(mutex_);
+    taken_--;
+  }
+  transfer.state = 0;
+  transfer.done(transfer, std::move(status));
+}
+
+// ---- commits
+
+void SsdTier::Store::maybe_commit(bool stop) {
+  if (journal_.committing()) return;
+  if (gone_) {
+    for (Transfer* flush : std::exchange(flushes_next_, {})) complete(*flush, gone_status());
+    return;
+  }
+  const size_t pending = journal_.pending_bytes();
+  if (pending == 0)
+    for (Transfer* flush : std::exchange(flushes_next_, {})) complete(*flush, Status::ok());
+  const bool room = segments_.dying_count() > 0 && want_room();
+  if (flushes_next_.empty() && pending < kCommitBytes && !room && !(stop && pending > 0)) return;
+  flushes_ = std::exchange(flushes_next_, {});
+  journal_.commit(*file_);
+}
+
+void SsdTier::Store::commit_ended() {
+  const int64_t result = journal_.result();
+  Status status;
+  if (result < 0) {
+    status = failure(result, "a commit");
+    // What the medium did with what it had taken is not known.
+    if (journal_.sync_failed()) lose(status.what());
+  } else {
+    failures_in_a_row_ = 0;
+    count_.commits++;
+    count_.checkpoints = journal_.checkpoints();
+  }
+  for (Transfer* flush : std::exchange(flushes_, {})) complete(*flush, status);
+}
+
+// The index as it is now, for a checkpoint. A commit's data sync comes after it.
+bool SsdTier::Store::emit_index(std::vector<std::byte>& to, size_t limit, bool begin) {
+  if (begin) index_slot_ = 0;
+  const std::lock_guard lock(mutex_);
+  for (; index_slot_ < table_.slots(); index_slot_++) {
+    auto& entry = table_.at(index_slot_);
+    if (entry.bytes == 0) continue;
+    const Place* const places = entry.places();
+    if (std::all_of(places, places + entry.chunks(), [](const Place& p) { return p.block == 0; })) continue;
+    const Record record{Record::kWrite, index_slot_, entry.generation, entry.bytes, entry.key, 0, entry.chunks()};
+    if (to.size() + ssd::record_bytes(record) > limit) return true;
+    ssd::append_record(to, record, places);
+  }
+  return false;
+}
+
+// ---- the medium's failures
+
+Status SsdTier::Store::failure(int64_t result, const char* doing) {
+  constexpr unsigned kInARow = 32;
+  count_.errors++;
+  const std::string what =
+      info_.name + ": " + options_.path + ": " + doing + " failed: " + std::strerror(static_cast<int>(-result));
+  const bool lost = result == -ENXIO || result == -ENODEV || result == -ENOMEDIUM || result == -EBADF ||
+                    result == -ESHUTDOWN || result == -EROFS || result == -EREMOTEIO;
+  if (lost || ++failures_in_a_row_ >= kInARow) lose(what);
+  return {lost ? Code::kGone : result == -ENOSPC ? Code::kFull : Code::kIo, what};
+}
+
+Status SsdTier::Store::gone_status() const {
+  const std::lock_guard lock(mutex_);
+  return {Code::kGone, gone_why_ + "; out of service until it comes back"};
+}
+
+void SsdTier::Store::lose(const std::string& why) {
+  moving_.clear();
+  const std::lock_guard lock(mutex_);
+  if (!gone_) gone_why_ = why;
+  gone_ = true;
+}
+
+Status SsdTier::Store::try_come_back() {
+  victim_.reset();
+  // Closed first: it holds the lock on the file.
+  reset_file(std::make_unique<NoFile>());
+  Result<std::unique_ptr<ssd::File>> file = file_system_->open(options_.path);
+  if (!file) return {Code::kGone, file.status().what()};
+  Result<ssd::Geometry> geometry = read_superblock(**file, options_.path);
+  if (!geometry) return {Code::kGone, geometry.status().what()};
+  if (geometry->file_id != geometry_.file_id)
+    return {Code::kGone, options_.path + ": another tier's file lies there now"};
+  reset_file(std::move(*file));
+  if (Status written = rewrite_pending(); !written) return {Code::kGone, written.what()};
+  failures_in_a_row_ = 0;
+  gone_ = false;
+  return Status::ok();
+}
+
+// What was acknowledged as written and not as durable may have been in the medium's own cache: it is written again, in
+// its place, so that a later flush speaks the truth about it. What cannot be read any more is lost.
+Status SsdTier::Store::rewrite_pending() {
+  std::vector<Moving> pending;
+  journal_.for_each_pending([&](const Record& record, const std::byte* places) {
+    if (record.type != Record::kWrite) return;
+    for (uint32_t i = 0; i < record.count; i++) {
+      Place place;
+      std::memcpy(&place, places + i * sizeof place, sizeof place);
+      pending.push_back({record.slot, record.generation, record.first + i, place});
+    }
+  });
+  std::byte* const memory = moves_[0].memory;
+  for (const Moving& chunk : pending) {
+    Record record;
+    {
+      const std::lock_guard lock(mutex_);
+      auto* const entry = table_.find(chunk.slot, chunk.generation);
+      if (entry == nullptr || entry->places()[chunk.chunk] != chunk.from) continue;
+      record = {Record::kWrite, chunk.slot, chunk.generation, entry->bytes, entry->key, chunk.chunk, 1};
+    }
+    const uint64_t bytes = uint64_t{ssd::chunk_blocks(record.bytes, chunk.chunk)} * kBlock;
+    Access access;
+    access.prepare(IoOp::kRead, uint64_t{chunk.from.number()} * kBlock, memory, bytes, registered(memory, bytes));
+    const int64_t failed = ssd::run_now(*file_, std::span(&access, 1));
+    if (failed == 0 && static_cast<uint32_t>(XXH3_64bits(memory, bytes)) == chunk.from.sum) {
+      access.prepare(IoOp::kWrite, uint64_t{chunk.from.number()} * kBlock, memory, bytes, registered(memory, bytes));
+      if (const int64_t unwritten = ssd::run_now(*file_, std::span(&access, 1)); unwritten < 0)
+        return io_error(unwritten, options_.path);
+      continue;
+    }
+    // Never whole, so that no recovery names it; reads find the checksum wrong.
+    Place lost = chunk.from;
+    lost.block |= Place::kHoles;
+    {
+      const std::lock_guard lock(mutex_);
+      table_.find(chunk.slot, chunk.generation)->places()[chunk.chunk] = lost;
+    }
+    journal_.note(record, &lost);
+  }
+  return Status::ok();
+}
+
+}  // namespace neotier::engine
