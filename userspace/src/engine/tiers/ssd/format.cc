@@ -98,15 +98,20 @@ Result<Geometry> decode_superblock(std::span<const std::byte> blocks, uint64_t f
   return bad;
 }
 
+namespace {
+
+// Of the header but for its last field, and the payload.
+uint64_t frame_hash(const FrameHeader& header, const std::byte* payload) {
+  return XXH3_64bits_withSeed(payload, header.payload, XXH3_64bits(&header, offsetof(FrameHeader, hash)));
+}
+
+}  // namespace
+
 uint64_t seal_frame(std::byte* frame, FrameHeader header) {
   header.magic = kFrameMagic;
-  header.hash = 0;
+  header.hash = frame_hash(header, frame + sizeof header);
   std::memcpy(frame, &header, sizeof header);
-  const uint64_t all = sizeof header + header.payload;
-  std::fill(frame + all, frame + frame_bytes(header.payload), std::byte{0});
-  // The hash field is zero while it is computed.
-  header.hash = XXH3_64bits(frame, all);
-  std::memcpy(frame, &header, sizeof header);
+  std::fill(frame + sizeof header + header.payload, frame + frame_bytes(header.payload), std::byte{0});
   return header.hash;
 }
 
@@ -116,15 +121,9 @@ std::optional<FrameHeader> check_frame(std::span<const std::byte> bytes, const F
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != kFrameMagic || header.file_id != expected.file_id || header.epoch != expected.epoch ||
       header.sequence != expected.sequence || header.previous != expected.previous ||
-      header.payload > kFrameBytes - sizeof header || frame_bytes(header.payload) > bytes.size())
+      header.payload > kFrameBytes - sizeof header || frame_bytes(header.payload) > bytes.size() ||
+      header.hash != frame_hash(header, bytes.data() + sizeof header))
     return std::nullopt;
-  FrameHeader unsealed = header;
-  unsealed.hash = 0;
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  XXH3_64bits_update(&state, &unsealed, sizeof unsealed);
-  XXH3_64bits_update(&state, bytes.data() + sizeof unsealed, header.payload);
-  if (XXH3_64bits_digest(&state) != header.hash) return std::nullopt;
   return header;
 }
 
@@ -145,7 +144,7 @@ bool take_record(std::span<const std::byte>& from, const Geometry& geometry, Rec
   damaged = true;
   if (from.size() < kFreeRecordBytes) return false;
   record = {};
-  std::memcpy(&record, from.data(), kFreeRecordBytes);
+  std::memcpy(static_cast<void*>(&record), from.data(), kFreeRecordBytes);
   if (record.slot >= geometry.max_extents) return false;
   if (record.type == Record::kWrite) {
     if (from.size() < sizeof record) return false;

@@ -87,7 +87,7 @@ struct FrameHeader {
   uint64_t session = 0;   // random, each time the file is opened: no two lives write the same frame
   uint32_t payload = 0;
   uint32_t flags = 0;
-  uint64_t hash = 0;  // XXH3 of all the above and the payload
+  uint64_t hash = 0;  // XXH3 of the payload, seeded with that of all the above
 };
 static_assert(sizeof(FrameHeader) == 64);
 

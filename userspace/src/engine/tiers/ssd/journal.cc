@@ -189,18 +189,22 @@ bool Journal::next_payload(std::vector<std::byte>& payload, uint32_t& flags) {
   if (exhausted_) return false;
   if (phase_ == Phase::kIndex) {
     const bool begin = std::exchange(begin_, false);
-    flags = begin ? kCheckpointBegin : 0;
+    if (begin) flags = kCheckpointBegin;
     exhausted_ = !index_(payload, kPayload, begin);
     return begin || !payload.empty();
   }
   // Whole records of the batch.
   const size_t first = batch_at_;
   while (batch_at_ < batch_.size()) {
+    std::span<const std::byte> rest(batch_.data() + batch_at_, batch_.size() - batch_at_);
+    const uint64_t before = rest.size();
     Record record;
-    std::memcpy(&record, batch_.data() + batch_at_, kFreeRecordBytes);
-    if (record.type == Record::kWrite) std::memcpy(&record, batch_.data() + batch_at_, sizeof record);
-    if (batch_at_ + record_bytes(record) - first > kPayload) break;
-    batch_at_ += record_bytes(record);
+    const std::byte* places = nullptr;
+    bool damaged = false;
+    take_record(rest, geometry_, record, places, damaged);
+    const uint64_t bytes = before - rest.size();
+    if (batch_at_ + bytes - first > kPayload) break;
+    batch_at_ += bytes;
   }
   payload.assign(batch_.begin() + static_cast<ptrdiff_t>(first), batch_.begin() + static_cast<ptrdiff_t>(batch_at_));
   return !payload.empty();

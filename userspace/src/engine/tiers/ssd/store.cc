@@ -337,7 +337,7 @@ void SsdTier::Store::run() {
     retry_stalled();
     clean();
     maybe_commit(stop);
-    if (gone_ && under_way_ == 0) {
+    if (gone_ && idle()) {
       std::unique_lock lock(mutex_);
       if (back_wanted_) {
         back_wanted_ = false;
@@ -349,7 +349,7 @@ void SsdTier::Store::run() {
       }
     }
     fail_if_stuck();
-    if (stop && under_way_ == 0) {
+    if (stop && idle()) {
       const std::lock_guard lock(mutex_);
       if (taken_ == 0) return;
     }
@@ -363,13 +363,13 @@ void SsdTier::Store::run() {
     for (ssd::Io* io : ended) {
       auto& access = static_cast<Access&>(*io);
       if (access.go_on(*file_)) continue;
-      under_way_--;
       dispatch(access);
     }
   }
 }
 
 void SsdTier::Store::dispatch(Access& access) {
+  if (access.owner != Access::Owner::kJournal) under_way_--;
   switch (access.owner) {
     case Access::Owner::kRun:
       run_ended(static_cast<Run&>(access));
@@ -387,7 +387,7 @@ void SsdTier::Store::dispatch(Access& access) {
 
 // Nothing under way that could make room for the first that waits for it.
 void SsdTier::Store::fail_if_stuck() {
-  if (room_waiter_ == nullptr || under_way_ > 0 || journal_.committing() || gone_) return;
+  if (room_waiter_ == nullptr || !idle() || gone_) return;
   {
     const std::lock_guard lock(mutex_);
     if (!freed_.empty()) return;

@@ -5,6 +5,8 @@
 // Locking: mutex_ guards what is marked so; all else belongs to the thread (and to open() before it starts).
 #pragma once
 
+#include <xxhash.h>
+
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -107,6 +109,7 @@ class SsdTier::Store {
   Status try_come_back();
   Status rewrite_pending();
   bool emit_index(std::vector<std::byte>& to, size_t limit, bool begin);
+  bool idle() const { return under_way_ == 0 && !journal_.committing(); }
   void start(ssd::Access& access) {
     under_way_++;
     access.ssd::Access::start(*file_);
@@ -170,7 +173,7 @@ class SsdTier::Store {
   std::vector<iovec> registered_;  // as the kernel numbers them
   ssd::Segments segments_;
   ssd::Journal journal_;
-  size_t under_way_ = 0;  // accesses
+  size_t under_way_ = 0;  // accesses, but for the journal's
 
   std::deque<Request> requests_;
   std::vector<Request*> free_requests_;
@@ -183,6 +186,10 @@ class SsdTier::Store {
   Request* bounce_waiter_ = nullptr;
   std::unordered_set<uint64_t> writing_;  // chunks
   std::unordered_map<uint64_t, Holes> holes_;
+  struct FreeState {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  const std::unique_ptr<XXH3_state_t, FreeState> hash_{XXH3_createState()};
   mutable std::vector<iovec> slices_;  // for the moment
   std::vector<Transfer*> wishes_;
   std::vector<Freed> freed_now_;

@@ -71,10 +71,9 @@ uint32_t SsdTier::Store::sum_of(const Request& request, uint32_t chunk) const {
   parts.clear();
   slice(request, chunk, 0, content(request, chunk), parts);
   if (parts.size() == 1) return checksum(static_cast<std::byte*>(parts[0].iov_base), parts[0].iov_len);
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  for (const iovec& part : parts) XXH3_64bits_update(&state, part.iov_base, part.iov_len);
-  return static_cast<uint32_t>(XXH3_64bits_digest(&state));
+  XXH3_64bits_reset(hash_.get());
+  for (const iovec& part : parts) XXH3_64bits_update(hash_.get(), part.iov_base, part.iov_len);
+  return static_cast<uint32_t>(XXH3_64bits_digest(hash_.get()));
 }
 
 // `out`: from the bounce buffer to the caller's memory.
