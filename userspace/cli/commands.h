@@ -17,5 +17,7 @@ void add_hil_report(CLI::App& hil, int& status);
 void add_trace(CLI::App& app, int& status);
 // Adds `neotier moe …`, likewise.
 void add_moe(CLI::App& app, int& status);
+// Adds `neotier bench …`, likewise.
+void add_bench(CLI::App& app, int& status);
 
 }  // namespace neotier::cli

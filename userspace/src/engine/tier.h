@@ -127,8 +127,8 @@ class Tier {
   virtual Status come_back() = 0;
 
   // Durable tiers, once, before the first allocate(): what a former process left. Named are the extents of which every
-  // byte was written and flushed; bytes that rotted since are found by the read (kCorrupt). Others return an empty
-  // list.
+  // byte was written and flushed; bytes that rotted since are found by the read (kCorrupt). In the order of their
+  // allocation: where a crash left two of one key, the later is the newer. Others return an empty list.
   virtual Result<std::vector<Recovered>> recover() = 0;
 };
 

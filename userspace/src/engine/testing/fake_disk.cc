@@ -35,12 +35,15 @@ class FakeDisk::OpenFile : public File {
   }
   void wait(std::vector<Io*>& completed, bool block) override {
     std::unique_lock lock(disk_.mutex_);
-    if (block) changed_.wait(lock, [this] { return woken_ || (!queue_.empty() && !disk_.held_); });
+    const auto is_held = [this](const Io* io) { return disk_.held_ && (disk_.reads_held_ || io->op != IoOp::kRead); };
+    const auto count_free = [&] { return queue_.size() - std::ranges::count_if(queue_, is_held); };
+    if (block) changed_.wait(lock, [&] { return woken_ || count_free() > 0; });
     woken_ = false;
-    if (disk_.held_ || queue_.empty()) return;
     // Some of them, in any order.
     std::shuffle(queue_.begin(), queue_.end(), disk_.random_);
-    const size_t left = disk_.random_() % queue_.size();
+    std::stable_partition(queue_.begin(), queue_.end(), is_held);
+    const size_t free = count_free();
+    const size_t left = free == 0 ? queue_.size() : queue_.size() - 1 - disk_.random_() % free;
     while (queue_.size() > left) {
       Io* const io = queue_.back();
       queue_.pop_back();
@@ -160,9 +163,10 @@ void FakeDisk::execute(Image& image, Io& io) {
   }
 }
 
-void FakeDisk::hold() {
+void FakeDisk::hold(bool reads) {
   const std::lock_guard lock(mutex_);
   held_ = true;
+  reads_held_ = reads;
 }
 
 void FakeDisk::release() {

@@ -27,8 +27,8 @@ class FakeDisk : public FileSystem {
   Result<std::unique_ptr<File>> create(const std::string& path, uint64_t bytes) override;
   Status rename(const std::string& from, const std::string& to) override;
 
-  // Accesses that start while held end after release().
-  void hold();
+  // Accesses that start while held end after release(); with `reads` false, writes and syncs alone are held.
+  void hold(bool reads = true);
   void release();
   // The next `count` accesses of `op` end with -error and do nothing, or do only a part.
   void fail(IoOp op, unsigned count, int error);
@@ -67,7 +67,7 @@ class FakeDisk : public FileSystem {
   std::mt19937_64 random_;
   std::map<std::string, std::shared_ptr<Image>> images_;
   std::vector<OpenFile*> open_;
-  bool held_ = false, lost_ = false, powered_ = true;
+  bool held_ = false, reads_held_ = false, lost_ = false, powered_ = true;
   uint64_t crash_in_ = 0, syncs_ = 0;  // 0: not planned
   unsigned failures_[3] = {}, shortened_[3] = {};
   int error_ = 0;

@@ -49,7 +49,7 @@ struct Access : Io {
     }
     if (result < 0 || op == IoOp::kSync) return false;
     uint64_t done = static_cast<uint64_t>(result) / kBlock * kBlock;
-    if (static_cast<uint64_t>(result) < left && (done == 0 || ++restarts == kRestarts)) {
+    if (static_cast<uint64_t>(result) < left && (result == 0 || ++restarts == kRestarts)) {
       result = -EIO;  // past the end, or no progress
       return false;
     }

@@ -33,9 +33,9 @@ uint32_t ExtentTable::add(const Key& key, uint32_t bytes) {
     grow(slot + 1);
   }
   Entry& entry = at(slot);
-  entry.generation++;
   // kNoExtent is the last slot of the last generation.
-  if (entry.generation == UINT32_MAX) entry.generation = 1;
+  if (++last_generation_ == UINT32_MAX) last_generation_ = 0;
+  entry.generation = last_generation_;
   fill(entry, key, bytes);
   return slot;
 }

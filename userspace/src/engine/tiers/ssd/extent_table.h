@@ -14,8 +14,8 @@ class ExtentTable {
  public:
   struct Entry {
     Key key;
-    uint32_t bytes = 0;  // 0: free
-    uint32_t generation = 0;
+    uint32_t bytes = 0;       // 0: free
+    uint32_t generation = 0;  // in order of allocation, over all extents
     union {
       Place one;
       Place* many;
@@ -37,6 +37,12 @@ class ExtentTable {
   void set(uint32_t slot, uint32_t generation, const Key& key, uint32_t bytes);
   void remove(uint32_t slot);
   void fill_free_list();
+  // A generation that a record names, with its extent or without.
+  void seen(uint32_t generation) {
+    if (static_cast<int32_t>(generation - last_generation_) > 0) last_generation_ = generation;
+  }
+  // How many extents were allocated after one of that generation; it wraps after four billion.
+  uint32_t age(uint32_t generation) const { return last_generation_ - generation; }
 
   uint32_t slots() const { return used_slots_; }
   uint64_t extents() const { return extents_; }
@@ -59,7 +65,7 @@ class ExtentTable {
   const uint64_t max_;
   std::vector<std::unique_ptr<Entry[]>> pages_;
   std::vector<uint32_t> free_;
-  uint32_t used_slots_ = 0;
+  uint32_t used_slots_ = 0, last_generation_ = 0;
   uint64_t extents_ = 0, used_blocks_ = 0;
 };
 

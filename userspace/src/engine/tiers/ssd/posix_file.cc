@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -34,7 +35,10 @@ class Descriptor {
   Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Descriptor& operator=(Descriptor&&) = delete;
   ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
+    if (fd_ < 0) return;
+    // A ring lets go of its files some time after it is gone, and the lock would last as long.
+    flock(fd_, LOCK_UN);
+    close(fd_);
   }
   int get() const { return fd_; }
 
@@ -232,7 +236,13 @@ class PosixFileSystem : public FileSystem {
       return Status(Code::kUnsupported,
                     path + ": this file system has no direct I/O (O_DIRECT); use ext4, XFS or btrfs");
     if (fd.get() < 0) return error(errno, path);
-    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+    // For the same reason the lock of a process that was killed outlives it by a moment.
+    int locked = flock(fd.get(), LOCK_EX | LOCK_NB);
+    for (int tries = 0; locked != 0 && errno == EWOULDBLOCK && tries < 50; tries++) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      locked = flock(fd.get(), LOCK_EX | LOCK_NB);
+    }
+    if (locked != 0)
       return errno == EWOULDBLOCK ? Status(Code::kBusy, path + ": in use by another process") : error(errno, path);
     struct stat about {};
     if (fstat(fd.get(), &about) != 0) return error(errno, path);

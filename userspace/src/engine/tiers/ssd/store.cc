@@ -163,6 +163,7 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
 
 Status SsdTier::Store::load() {
   const Status loaded = journal_.load(*file_, [this](const Record& record, const std::byte* places) {
+    table_.seen(record.generation);
     if (record.type == Record::kFree) {
       if (table_.find(record.slot, record.generation) != nullptr) table_.remove(record.slot);
       return;
@@ -282,6 +283,10 @@ Result<std::vector<Recovered>> SsdTier::Store::recover() {
     const auto& entry = table_.at(slot);
     if (entry.bytes != 0) found.push_back({entry.key, ssd::ExtentTable::name(slot, entry.generation), entry.bytes});
   }
+  // The oldest first: where a crash left two of one key, the later is the newer.
+  std::sort(found.begin(), found.end(), [this](const Recovered& a, const Recovered& b) {
+    return table_.age(static_cast<uint32_t>(a.extent >> 32)) > table_.age(static_cast<uint32_t>(b.extent >> 32));
+  });
   return found;
 }
 
