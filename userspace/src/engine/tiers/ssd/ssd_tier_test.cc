@@ -216,6 +216,32 @@ TEST_F(SsdTierTest, CleaningKeepsWhatIsWanted) {
   }
 }
 
+TEST_F(SsdTierTest, WrittenInPartIsNotNamed) {
+  start();
+  const auto written = [&](uint64_t key, std::vector<std::pair<uint64_t, uint64_t>> parts) {
+    const Extent extent = *tier_->allocate(make_key(key), 20000);
+    for (const auto& [offset, bytes] : parts) {
+      Bytes content = pattern(key, 20000);
+      ASSERT_TRUE(write_now(*tier_, extent, std::span(content).subspan(offset, bytes), offset));
+    }
+  };
+  written(1, {{0, 10000}, {10000, 10000}});
+  written(2, {{12000, 8000}, {3000, 10000}, {0, 3000}});
+  written(3, {{0, 10000}, {10001, 9999}});
+  written(4, {{1, 19999}});
+  written(5, {{0, 19999}});
+  written(6, {{5, 100}, {0, 20000}});
+  ASSERT_TRUE(flush_now(*tier_));
+  crash();
+  const std::vector<Recovered> found = recovered(*tier_);
+  ASSERT_EQ(found.size(), 3u);
+  const uint64_t whole[] = {1, 2, 6};
+  for (size_t i = 0; i < 3; i++) {
+    EXPECT_EQ(found[i].key, make_key(whole[i]));
+    EXPECT_TRUE(holds(found[i].extent, whole[i], 20000));
+  }
+}
+
 TEST_F(SsdTierTest, AsManyObjectsAsItWasMadeFor) {
   start(16 << 20, 100);
   for (uint64_t key = 0; key < 100; key++) stored(key, 1);

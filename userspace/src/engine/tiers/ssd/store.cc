@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tiers/ssd/store.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
+
+#include "engine/tiers/ssd/superblock.h"
 
 namespace neotier::engine {
 
 using ssd::Access;
-using ssd::IoOp;
 using ssd::kBlock;
 using ssd::Place;
 using ssd::Record;
@@ -17,73 +16,6 @@ using ssd::Record;
 namespace {
 
 constexpr size_t kCommitBytes = 1 << 20;  // of records: so many are not left to the next flush
-
-// After the medium is lost, until it is back: nothing but waiting.
-class NoFile : public ssd::File {
- public:
-  uint64_t bytes() const override { return 0; }
-  const char* method() const override { return "none"; }
-  bool register_buffers(std::span<const iovec>) override { return false; }
-  void start(ssd::Io& io) override {
-    io.result = -ENODEV;
-    ended_.push_back(&io);
-  }
-  void wait(std::vector<ssd::Io*>& completed, bool block) override {
-    std::unique_lock lock(mutex_);
-    if (block && ended_.empty()) changed_.wait(lock, [this] { return woken_; });
-    woken_ = false;
-    completed.insert(completed.end(), ended_.begin(), ended_.end());
-    ended_.clear();
-  }
-  void wake() override {
-    const std::lock_guard lock(mutex_);
-    woken_ = true;
-    changed_.notify_one();
-  }
-
- private:
-  std::vector<ssd::Io*> ended_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool woken_ = false;
-};
-
-Status io_error(int64_t result, const std::string& what) {
-  return {result == -ENOSPC ? Code::kFull : Code::kIo, what + ": " + std::strerror(static_cast<int>(-result))};
-}
-
-Result<ssd::Geometry> read_superblock(ssd::File& file, const std::string& path) {
-  constexpr uint64_t kBytes = 2 * kBlock;
-  if (file.bytes() < kBytes)
-    return Status(Code::kInvalid,
-                  path + ": not an SSD tier's file; give another path, or remove it if it is not needed");
-  const ssd::Memory memory = ssd::make_memory(kBytes);
-  // Each copy by itself: one may lie on a sector that cannot be read.
-  std::memset(memory.get(), 0, kBytes);
-  int64_t failed[2];
-  for (size_t copy = 0; copy < 2; copy++) {
-    Access read;
-    read.prepare(IoOp::kRead, copy * kBlock, memory.get() + copy * kBlock, kBlock, -1);
-    failed[copy] = ssd::run_now(file, std::span(&read, 1));
-  }
-  if (failed[0] < 0 && failed[1] < 0) return io_error(failed[0], path + ": the superblock cannot be read");
-  return ssd::decode_superblock(std::span(memory.get(), kBytes), file.bytes(), path);
-}
-
-Status write_superblock(ssd::File& file, const ssd::Geometry& geometry, const std::string& path) {
-  const ssd::Memory memory = ssd::make_memory(2 * kBlock);
-  for (size_t copy = 0; copy < 2; copy++)
-    ssd::encode_superblock(geometry, std::span<std::byte, kBlock>(memory.get() + copy * kBlock, kBlock));
-  Access write;
-  write.prepare(IoOp::kWrite, 0, memory.get(), 2 * kBlock, -1);
-  if (const int64_t failed = ssd::run_now(file, std::span(&write, 1)); failed < 0)
-    return io_error(failed, path + ": the superblock cannot be written");
-  Access sync;
-  sync.prepare(IoOp::kSync, 0);
-  if (const int64_t failed = ssd::run_now(file, std::span(&sync, 1)); failed < 0)
-    return io_error(failed, path + ": cannot be made durable");
-  return Status::ok();
-}
 
 }  // namespace
 
@@ -135,7 +67,7 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
   if (system.exists(options.path)) {
     Result<std::unique_ptr<ssd::File>> file = system.open(options.path);
     if (!file) return file.status();
-    Result<ssd::Geometry> geometry = read_superblock(**file, options.path);
+    Result<ssd::Geometry> geometry = ssd::read_superblock(**file, options.path);
     if (!geometry) return geometry.status();
     if (options.file_bytes != 0 && options.file_bytes / kBlock * kBlock != geometry->file_bytes)
       return Status(Code::kInvalid, options.path + ": was made with " + std::to_string(geometry->file_bytes) +
@@ -154,7 +86,7 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
   if (!file) return file.status();
   auto store = std::make_unique<Store>(std::move(options), std::move(*file), *geometry);
   if (Status made = store->journal_.format(*store->file_); !made) return Status(made.code(), part + ": " + made.what());
-  if (Status made = write_superblock(*store->file_, *geometry, part); !made) return made;
+  if (Status made = ssd::write_superblock(*store->file_, *geometry, part); !made) return made;
   if (Status named = system.rename(part, path); !named) return named;
   store->segments_.settle();
   store->thread_ = std::thread([&store = *store] { store.run(); });
@@ -459,91 +391,6 @@ bool SsdTier::Store::emit_index(std::vector<std::byte>& to, size_t limit, bool b
     ssd::append_record(to, record, places);
   }
   return false;
-}
-
-// ---- the medium's failures
-
-Status SsdTier::Store::failure(int64_t result, const char* doing) {
-  constexpr unsigned kInARow = 32;
-  count_.errors++;
-  const std::string what =
-      info_.name + ": " + options_.path + ": " + doing + " failed: " + std::strerror(static_cast<int>(-result));
-  const bool lost = result == -ENXIO || result == -ENODEV || result == -ENOMEDIUM || result == -EBADF ||
-                    result == -ESHUTDOWN || result == -EROFS || result == -EREMOTEIO;
-  if (lost || ++failures_in_a_row_ >= kInARow) lose(what);
-  return {lost ? Code::kGone : result == -ENOSPC ? Code::kFull : Code::kIo, what};
-}
-
-Status SsdTier::Store::gone_status() const {
-  const std::lock_guard lock(mutex_);
-  return {Code::kGone, gone_why_ + "; out of service until it comes back"};
-}
-
-void SsdTier::Store::lose(const std::string& why) {
-  moving_.clear();
-  const std::lock_guard lock(mutex_);
-  if (!gone_) gone_why_ = why;
-  gone_ = true;
-}
-
-Status SsdTier::Store::try_come_back() {
-  victim_.reset();
-  // Closed first: it holds the lock on the file.
-  reset_file(std::make_unique<NoFile>());
-  Result<std::unique_ptr<ssd::File>> file = file_system_->open(options_.path);
-  if (!file) return {Code::kGone, file.status().what()};
-  Result<ssd::Geometry> geometry = read_superblock(**file, options_.path);
-  if (!geometry) return {Code::kGone, geometry.status().what()};
-  if (geometry->file_id != geometry_.file_id)
-    return {Code::kGone, options_.path + ": another tier's file lies there now"};
-  reset_file(std::move(*file));
-  if (Status written = rewrite_pending(); !written) return {Code::kGone, written.what()};
-  failures_in_a_row_ = 0;
-  gone_ = false;
-  return Status::ok();
-}
-
-// What was acknowledged as written and not as durable may have been in the medium's own cache: it is written again, in
-// its place, so that a later flush speaks the truth about it. What cannot be read any more is lost.
-Status SsdTier::Store::rewrite_pending() {
-  std::vector<Moving> pending;
-  journal_.for_each_pending([&](const Record& record, const std::byte* places) {
-    if (record.type != Record::kWrite) return;
-    for (uint32_t i = 0; i < record.count; i++) {
-      Place place;
-      std::memcpy(&place, places + i * sizeof place, sizeof place);
-      pending.push_back({record.slot, record.generation, record.first + i, place});
-    }
-  });
-  std::byte* const memory = moves_[0].memory;
-  for (const Moving& chunk : pending) {
-    Record record;
-    {
-      const std::lock_guard lock(mutex_);
-      auto* const entry = table_.find(chunk.slot, chunk.generation);
-      if (entry == nullptr || entry->places()[chunk.chunk] != chunk.from) continue;
-      record = {Record::kWrite, chunk.slot, chunk.generation, entry->bytes, entry->key, chunk.chunk, 1};
-    }
-    const uint64_t bytes = uint64_t{ssd::chunk_blocks(record.bytes, chunk.chunk)} * kBlock;
-    Access access;
-    access.prepare(IoOp::kRead, uint64_t{chunk.from.number()} * kBlock, memory, bytes, registered(memory, bytes));
-    const int64_t failed = ssd::run_now(*file_, std::span(&access, 1));
-    if (failed == 0 && static_cast<uint32_t>(XXH3_64bits(memory, bytes)) == chunk.from.sum) {
-      access.prepare(IoOp::kWrite, uint64_t{chunk.from.number()} * kBlock, memory, bytes, registered(memory, bytes));
-      if (const int64_t unwritten = ssd::run_now(*file_, std::span(&access, 1)); unwritten < 0)
-        return io_error(unwritten, options_.path);
-      continue;
-    }
-    // Never whole, so that no recovery names it; reads find the checksum wrong.
-    Place lost = chunk.from;
-    lost.block |= Place::kHoles;
-    {
-      const std::lock_guard lock(mutex_);
-      table_.find(chunk.slot, chunk.generation)->places()[chunk.chunk] = lost;
-    }
-    journal_.note(record, &lost);
-  }
-  return Status::ok();
 }
 
 }  // namespace neotier::engine

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of the SSD tier. Split by what it does: store.cc (opening, the thread, commits, loss of the medium),
-// transfers.cc (reads and writes), cleaner.cc (getting room back).
+// The inside of the SSD tier. Split by what it does: store.cc (opening, the thread, commits), transfers.cc (reads and
+// writes), cleaner.cc (getting room back), medium_loss.cc (going out of service and coming back).
 //
 // Locking: mutex_ guards what is marked so; all else belongs to the thread (and to open() before it starts).
 #pragma once
@@ -92,7 +92,7 @@ class SsdTier::Store {
   };
   using Holes = std::vector<std::pair<uint32_t, uint32_t>>;  // what was written, ranges of bytes in a chunk
 
-  // store.cc
+  // store.cc, and from failure() on medium_loss.cc
   Status load();
   void run();
   bool take_wishes();
@@ -102,13 +102,13 @@ class SsdTier::Store {
   void dispatch(ssd::Access& access);
   void maybe_commit(bool stop);
   void commit_ended();
+  bool emit_index(std::vector<std::byte>& to, size_t limit, bool begin);
   void complete(Transfer& transfer, Status status);
   Status failure(int64_t result, const char* doing);
   void lose(const std::string& why);
   Status gone_status() const;
   Status try_come_back();
   Status rewrite_pending();
-  bool emit_index(std::vector<std::byte>& to, size_t limit, bool begin);
   bool idle() const { return under_way_ == 0 && !journal_.committing(); }
   void start(ssd::Access& access) {
     under_way_++;
