@@ -94,7 +94,12 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
 }
 
 Status SsdTier::Store::load() {
+  // A checkpoint is written while objects come and go, so somewhat more than fits may be named; not any amount.
+  const uint64_t most_blocks = 4 * geometry_.capacity_bytes / kBlock;
+  bool absurd = false;
   const Status loaded = journal_.load(*file_, [this](const Record& record, const std::byte* places) {
+    absurd = absurd || table_.used_blocks() > most_blocks;
+    if (absurd) return;
     table_.seen(record.generation);
     if (record.type == Record::kFree) {
       if (table_.find(record.slot, record.generation) != nullptr) table_.remove(record.slot);
@@ -108,6 +113,8 @@ Status SsdTier::Store::load() {
     std::memcpy(entry->places() + record.first, places, record.count * sizeof(Place));
   });
   if (!loaded) return {loaded.code(), options_.path + ": " + loaded.what()};
+  if (absurd)
+    return {Code::kCorrupt, options_.path + ": the journal names more than the file holds; remove it to begin anew"};
   for (uint32_t slot = 0; slot < table_.slots(); slot++) {
     auto& entry = table_.at(slot);
     if (entry.bytes == 0) continue;
