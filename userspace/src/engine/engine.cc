@@ -403,9 +403,7 @@ Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_
   const Record& record = catalogue_[handle];
   const Result<TierId> at = readable(record);
   if (!at) return at.status();
-  // A caller that writes the next version in place publishes it whatever is pinned.
-  if (mover_.busy(handle) && !mover_.leaves_in_place(handle))
-    return Status(Code::kBusy, "the object is being replaced or moved; try again, or wait for its ticket");
+  if (!mover_.yields_to_pin(handle)) return Status(Code::kBusy, "the object is being replaced; try again");
   const Result<PinId> pin = pins_.pin(session, handle, std::min<uint64_t>(lease_ms, UINT64_MAX / 2000000) * 1000000,
                                       clock_.now_ns());
   if (!pin) return pin.status();

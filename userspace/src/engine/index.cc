@@ -22,7 +22,7 @@ uint16_t encode_cost(uint64_t ns) {
   if (ns == 0) return 0;
   const uint64_t units = std::max<uint64_t>(1, std::min(ns, UINT64_MAX / 4) * 2 / 125);
   if (units < kImplicit) return static_cast<uint16_t>(units);
-  const int exponent = std::bit_width(units) - kMantissaBits - 1;
+  const int exponent = static_cast<int>(std::bit_width(units)) - kMantissaBits - 1;
   if (exponent > 30) return UINT16_MAX;
   return static_cast<uint16_t>((exponent + 1) << kMantissaBits | ((units >> exponent) & (kImplicit - 1)));
 }

@@ -15,13 +15,13 @@ constexpr double kMostAtOnce = 8;
 
 }  // namespace
 
-size_t Link::size_class(uint64_t bytes) {
+size_t Link::size_class(uint64_t size) {
   // 4 KiB and less, 16 KiB, ... 64 MiB and more.
-  const int log4 = (std::bit_width(std::max<uint64_t>(bytes, 1) - 1) + 1) / 2;
+  const int log4 = static_cast<int>(std::bit_width(std::max<uint64_t>(size, 1) - 1) + 1) / 2;
   return static_cast<size_t>(std::clamp(log4 - 6, 0, static_cast<int>(kClasses) - 1));
 }
 
-double Link::model_ns(uint64_t bytes) const { return latency_ns_ + static_cast<double>(bytes) / bytes_per_s_ * 1e9; }
+double Link::model_ns(uint64_t size) const { return latency_ns_ + static_cast<double>(size) / bytes_per_s_ * 1e9; }
 
 void Link::set_measured(uint64_t small_bytes, uint64_t small_ns, uint64_t large_bytes, uint64_t large_ns) {
   const double more_bytes = static_cast<double>(large_bytes - small_bytes);

@@ -2,7 +2,7 @@
 // What a link between two tiers is like: measured at start, tracked afterwards. Everything that is decided by time
 // (load or recompute, which tier a victim goes to, how much background traffic there may be) asks here.
 //
-// Model: t(bytes) = (latency + bytes / bandwidth) x correction(size class); the first two from probes of two sizes, the
+// Model: t(size) = (latency + size / bandwidth) x correction(size class); the first two from probes of two sizes, the
 // corrections an EWMA of observed over predicted, per power of four of the size. Times are of one transfer from its
 // submission to its completion, so a device that is shared with others looks slow, as it is.
 //
@@ -22,11 +22,11 @@ class Link {
   // What two probes said. Before the first one: 10 us, 1 GB/s.
   void set_measured(uint64_t small_bytes, uint64_t small_ns, uint64_t large_bytes, uint64_t large_ns);
   // A transfer that completed.
-  void observe(uint64_t bytes, uint64_t ns);
+  void observe(uint64_t size, uint64_t ns);
   // Without what is queued.
-  uint64_t predict_ns(uint64_t bytes) const;
+  uint64_t predict_ns(uint64_t size) const;
   // With what is queued or under way before it.
-  uint64_t predict_finish_ns(uint64_t bytes) const;
+  uint64_t predict_finish_ns(uint64_t size) const;
 
   double latency_ns() const { return latency_ns_ * correction(4096); }
   // Of large transfers.
@@ -43,7 +43,7 @@ class Link {
   void set_limit(uint64_t rate) { limit_ = rate; }
   uint64_t limit() const { return limit_; }
   bool may_take(uint64_t now_ns, uint64_t chunk);
-  void take(uint64_t now_ns, uint64_t bytes);
+  void take(uint64_t now_ns, uint64_t size);
   // When may_take() will be true, if nothing else happens.
   uint64_t ready_ns(uint64_t now_ns, uint64_t chunk) const;
 
@@ -51,9 +51,9 @@ class Link {
 
  private:
   static constexpr size_t kClasses = 8;
-  static size_t size_class(uint64_t bytes);
-  double correction(uint64_t bytes) const { return corrections_[size_class(bytes)]; }
-  double model_ns(uint64_t bytes) const;
+  static size_t size_class(uint64_t size);
+  double correction(uint64_t size) const { return corrections_[size_class(size)]; }
+  double model_ns(uint64_t size) const;
   double burst(uint64_t chunk) const;
   void refill(uint64_t now_ns, uint64_t chunk);
 

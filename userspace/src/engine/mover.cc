@@ -130,6 +130,11 @@ void Mover::let_go(Handle handle) {
   if (!catalogue_[handle].has_copy()) catalogue_.forget(handle);
 }
 
+bool Mover::yields_to_pin(Handle handle) const {
+  const auto it = moving_.find(handle);
+  return it == moving_.end() || (it->second && it->second->kind == JobKind::kMove);
+}
+
 Extent Mover::reserve(Handle handle, uint32_t bytes, TierId to) {
   for (int round = 0; round < 2; round++) {
     const Result<Extent> room = catalogue_.tier(to).allocate(catalogue_[handle].key, bytes);

@@ -72,6 +72,8 @@ class Mover {
   // Throws the object's job away, if it has one.
   void make_stale(Handle handle);
   bool busy(Handle handle) const { return moving_.count(handle) != 0; }
+  // Whether what is under way gives way to a pin: a move is thrown away at its end, a new version is not.
+  bool yields_to_pin(Handle handle) const;
 
   // Does all that can be done now. Returns when to call again without an event in between; UINT64_MAX: not needed.
   uint64_t step();
