@@ -54,6 +54,7 @@ MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options))
     if (node_ < 0 && !far.empty()) node_ = far.front();
     info_.stand_in = std::find(far.begin(), far.end(), node_) == far.end();
   }
+  if (options_.kind == TierKind::kGpu) info_.stand_in = true;
   if (node_ >= 0 && (!numa || node_ > numa_max_node() || numa_node_size64(node_, nullptr) <= 0))
     throw std::runtime_error(fmt::format("tier {}: no NUMA node {} with memory; numactl --hardware lists them",
                                          options_.name, node_));
@@ -86,7 +87,9 @@ MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options))
   const unsigned threads =
       options_.threads ? options_.threads : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
   notes_ = fmt::format("{}, {}, {} copy threads, {}{}", where, pages, threads, copy_name(copy_),
-                       info_.stand_in ? "; a stand-in: this machine has no CXL memory node" : "");
+                       !info_.stand_in                     ? ""
+                       : options_.kind == TierKind::kGpu ? "; a stand-in for a GPU's memory, which there is none of"
+                                                           : "; a stand-in: this machine has no CXL memory node");
   for (unsigned i = 0; i < threads; i++) threads_.emplace_back([this] { work(); });
 }
 
@@ -112,7 +115,9 @@ Result<Extent> MemoryTier::allocate(const Key&, uint64_t bytes) {
 
 void MemoryTier::free(Extent extent) { (void)arena_.free(extent); }
 
-std::byte* MemoryTier::map(Extent extent) { return base_ + Arena::offset_of(extent); }
+std::byte* MemoryTier::map(Extent extent) {
+  return options_.kind == TierKind::kGpu ? nullptr : base_ + Arena::offset_of(extent);
+}
 
 size_t MemoryTier::submit(std::span<Transfer* const> transfers) {
   {
@@ -174,7 +179,7 @@ Status MemoryTier::copy(Transfer& transfer) {
     if (status.is_ok()) status = check(transfer);
   }
   if (!status.is_ok()) return status;
-  std::byte* at = map(transfer.extent) + transfer.offset;
+  std::byte* at = base_ + Arena::offset_of(transfer.extent) + transfer.offset;
   for (const Piece& piece : transfer.pieces) {
     if (piece.bytes == 0) continue;
     if (transfer.op == Op::kWrite) {

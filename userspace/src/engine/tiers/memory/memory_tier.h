@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host memory as a tier: DRAM, or the memory of a CXL device, which Linux shows as a NUMA node without processors. Bound
 // to its node, in huge pages where wanted and to be had. Where there is no such node, `cxl` is made on an ordinary one
-// and says so (TierInfo::stand_in).
+// and says so (TierInfo::stand_in); as kGpu it imitates a GPU's memory, which the host cannot address, and says so too.
 //
 // Transfers are copied by a few threads of the tier's, in order of submission; the host may also read and write extents
 // in place (map()).
@@ -12,14 +12,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/tier.h"
-#include "engine/tiers/memory/arena.h"
+#include "engine/arena.h"
 #include "engine/tiers/memory/copy.h"
 
 namespace neotier::engine {
@@ -32,7 +32,7 @@ enum class HugePages : uint8_t {
 
 struct MemoryTierOptions {
   std::string name = "dram";
-  TierKind kind = TierKind::kDram;  // or kCxl
+  TierKind kind = TierKind::kDram;  // or kCxl, kGpu
   uint64_t capacity_bytes = 0;
   int node = -1;  // -1: kDram: the system's choice; kCxl: the first node without processors
   HugePages huge_pages = HugePages::kTransparent;
@@ -61,6 +61,8 @@ class MemoryTier final : public Tier {
 
   // Before the memory is taken away (hot removal), and after it is there again. Contents are assumed to have survived.
   void set_present(bool present);
+  // All of it: for devices that want it registered.
+  std::span<std::byte> range() { return {base_, mapped_bytes_}; }
   // How it turned out: node, page size, copy. One line.
   const std::string& notes() const { return notes_; }
   // -1: not bound.

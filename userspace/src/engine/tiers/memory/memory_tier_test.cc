@@ -67,7 +67,10 @@ struct Cxl : MemoryHarness {
 struct SmallPages : MemoryHarness {
   SmallPages() : MemoryHarness(TierKind::kDram, HugePages::kNone) {}
 };
-using Kinds = ::testing::Types<Dram, Cxl, SmallPages>;
+struct GpuStandIn : MemoryHarness {
+  GpuStandIn() : MemoryHarness(TierKind::kGpu) {}
+};
+using Kinds = ::testing::Types<Dram, Cxl, SmallPages, GpuStandIn>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Memory, TierConformance, Kinds);
 
 TEST(MemoryTier, StandInSaysSo) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/tiers/memory/arena.h"
+#include "engine/arena.h"
 
 #include <algorithm>
 #include <bit>
