@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+
 namespace CLI {
 class App;
 }
@@ -19,5 +22,12 @@ void add_trace(CLI::App& app, int& status);
 void add_moe(CLI::App& app, int& status);
 // Adds `neotier bench …`, likewise.
 void add_bench(CLI::App& app, int& status);
+
+// Adds `neotier status` and `neotier tiers`.
+void add_engine(CLI::App& app, int& status);
+// Its `engine`, to `neotier bench`.
+void add_bench_engine(CLI::App& bench, int& status);
+// The memory tiers' part of `neotier bench tiers`: prints, and returns its figures. Throws std::runtime_error.
+nlohmann::ordered_json bench_memory_tiers(uint64_t set_bytes);
 
 }  // namespace neotier::cli

@@ -48,7 +48,7 @@ TierId Catalogue::find_tier(const std::string& name) const {
   return kNoTier;
 }
 
-neotier_event Catalogue::event(Kept& kept, Handle handle, neotier_access& access, uint64_t now_ns,
+neotier_event Catalogue::event(const Kept& kept, Handle handle, neotier_access& access, uint64_t now_ns,
                                bool prefetch) const {
   const Record& record = index_[handle];
   access = {};
@@ -56,12 +56,19 @@ neotier_event Catalogue::event(Kept& kept, Handle handle, neotier_access& access
   access.bytes = std::max<uint32_t>(1, record.bytes);
   access.cost_ns = decode_cost(record.recompute);
   neotier_event event{};
-  event.tick = prefetch ? kept.tick : kept.tick++;
+  event.tick = kept.tick;
   event.now_ns = now_ns;
   event.kind = prefetch ? NEOTIER_EVENT_PREFETCH : NEOTIER_EVENT_DEMAND;
   event.nr = 1;
   event.access = &access;
   return event;
+}
+
+neotier_event Catalogue::begin_event(Kept& kept, Handle handle, neotier_access& access, uint64_t now_ns) const {
+  kept.tick++;
+  const neotier_event e = event(kept, handle, access, now_ns, false);
+  kept.policy->on_event(e);
+  return e;
 }
 
 void Catalogue::insert_copy(Handle handle, TierId id, Extent extent, uint64_t now_ns, bool prefetch) {
@@ -78,9 +85,8 @@ void Catalogue::insert_copy(Handle handle, TierId id, Extent extent, uint64_t no
   kept.resident_bytes += record.bytes;
   kept.flags[handle] |= NEOTIER_RESIDENT;
   neotier_access access;
-  const neotier_event e = event(kept, handle, access, now_ns, prefetch);
-  if (!prefetch) kept.policy->on_event(e);
-  (void)kept.policy->on_insert(e, 0);
+  (void)kept.policy->on_insert(
+      prefetch ? event(kept, handle, access, now_ns, true) : begin_event(kept, handle, access, now_ns), 0);
 }
 
 Extent Catalogue::drop_copy(Handle handle, TierId id, neotier_remove_reason reason) {
@@ -104,9 +110,7 @@ Extent Catalogue::drop_copy(Handle handle, TierId id, neotier_remove_reason reas
 void Catalogue::hit(Handle handle, uint64_t now_ns) {
   Kept& kept = tiers_[index_[handle].tier(0)];
   neotier_access access;
-  const neotier_event e = event(kept, handle, access, now_ns, false);
-  kept.policy->on_event(e);
-  (void)kept.policy->on_hit(e, 0);
+  (void)kept.policy->on_hit(begin_event(kept, handle, access, now_ns), 0);
 }
 
 void Catalogue::forget(Handle handle) {
@@ -117,10 +121,11 @@ void Catalogue::forget(Handle handle) {
   index_.erase(handle);
 }
 
-uint32_t Catalogue::victims(TierId id, Handle handle, uint32_t want, Handle* out, uint64_t now_ns) {
+uint32_t Catalogue::victims(TierId id, Handle handle, uint32_t want, Handle* out, uint64_t now_ns,
+                            bool prefetch) {
   Kept& kept = tiers_[id];
   neotier_access access;
-  const neotier_event e = event(kept, handle, access, now_ns, true);
+  const neotier_event e = event(kept, handle, access, now_ns, prefetch);
   // Some policies name one at a time, and the same one until it has gone.
   return std::min(kept.policy->victims(e, 0, want, out), want);
 }
@@ -128,7 +133,7 @@ uint32_t Catalogue::victims(TierId id, Handle handle, uint32_t want, Handle* out
 bool Catalogue::admits(TierId id, Handle handle, uint64_t now_ns) {
   Kept& kept = tiers_[id];
   neotier_access access;
-  return kept.policy->admit(event(kept, handle, access, now_ns, true), 0);
+  return kept.policy->admit(begin_event(kept, handle, access, now_ns), 0);
 }
 
 void Catalogue::pinned_changed(Handle handle) {

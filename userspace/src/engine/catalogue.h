@@ -57,9 +57,10 @@ class Catalogue {
   void hit(Handle handle, uint64_t now_ns);
   // No copy is left, its handle will be used again.
   void forget(Handle handle);
-  // What the tier would give up for `handle`, best first; none that is pinned or in flight.
-  uint32_t victims(TierId id, Handle handle, uint32_t want, Handle* out, uint64_t now_ns);
-  // Whether the tier's policy lets the object in.
+  // What the tier would give up for `handle`, best first; none that is pinned or in flight. prefetch: fewer, where all are
+  // worth more than what nobody waits for.
+  uint32_t victims(TierId id, Handle handle, uint32_t want, Handle* out, uint64_t now_ns, bool prefetch);
+  // Whether the tier's policy lets the object in. Policies learn from being asked: once for each arrival.
   bool admits(TierId id, Handle handle, uint64_t now_ns);
   // Policies see pins and flight; call after either changed.
   void pinned_changed(Handle handle);
@@ -79,8 +80,10 @@ class Catalogue {
     uint64_t tick = 0;
     uint64_t residents = 0, resident_bytes = 0;
   };
-  // The object's next event at the tier. `access` must outlive it.
-  neotier_event event(Kept& kept, Handle handle, neotier_access& access, uint64_t now_ns, bool prefetch) const;
+  // An event of this object alone at the tier. `access` must outlive it.
+  neotier_event event(const Kept& kept, Handle handle, neotier_access& access, uint64_t now_ns, bool prefetch) const;
+  // The same, as the next one that the policy is told of.
+  neotier_event begin_event(Kept& kept, Handle handle, neotier_access& access, uint64_t now_ns) const;
 
   ObjectIndex index_;
   std::vector<Kept> tiers_;

@@ -143,7 +143,7 @@ Result<TierId> Engine::readable(const Record& record) const {
 bool Engine::make_index_room() {
   Handle named[16];
   for (TierId id = static_cast<TierId>(catalogue_.tiers()); id-- > 0;) {
-    const uint32_t found = catalogue_.victims(id, 0, 16, named, clock_.now_ns());
+    const uint32_t found = catalogue_.victims(id, 0, 16, named, clock_.now_ns(), false);
     bool any = false;
     for (uint32_t i = 0; i < found; i++) {
       const Record& record = catalogue_[named[i]];

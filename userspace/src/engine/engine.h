@@ -52,7 +52,7 @@ struct ObjectInfo {
 struct PutOptions {
   ObjectKind kind = ObjectKind::kPlain;
   uint64_t recompute_ns = 0;  // to make it anew; 0: impossible, so the object is never thrown away
-  std::string tier;           // where to; empty: the policies decide
+  std::string tier = {};      // where to; empty: the policies decide
   bool replace = false;       // else kExists where there is one
 };
 

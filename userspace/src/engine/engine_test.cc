@@ -181,7 +181,9 @@ TEST(Engine, AFailedTiersObjectsComeBackWithIt) {
 }
 
 TEST(Engine, ATierThatFailsTransfersInARowIsTakenOut) {
-  EngineRig rig = two_tiers();
+  Knobs knobs;
+  knobs.promote_heat = 0;
+  EngineRig rig = two_tiers(nullptr, knobs);
   for (uint64_t n = 0; n < 3; n++) ASSERT_TRUE(rig.put(n, 1 * kKiB, {.tier = "ssd"}));
   std::vector<std::byte> into(1 * kKiB);
   rig.mems[1]->fail(Op::kRead, 8);
@@ -286,7 +288,7 @@ TEST(Engine, MetricsNameEveryCounterOnce) {
   const EngineStatus status = rig.engine->status();
   const std::string text = prometheus_text(status);
   EXPECT_NE(text.find("neotier_puts_total 1\n"), std::string::npos);
-  EXPECT_NE(text.find("neotier_tier_objects{tier=\"dram\",kind=\"dram\",stand_in=\"false\"} 1\n"), std::string::npos);
+  EXPECT_NE(text.find("neotier_tier_objects{tier=\"dram\",kind=\"dram\",stand_in=\"true\"} 1\n"), std::string::npos);
   std::set<std::string> families;
   for (size_t at = text.find("# TYPE "); at != std::string::npos; at = text.find("# TYPE ", at + 1)) {
     EXPECT_TRUE(families.insert(text.substr(at + 7, text.find(' ', at + 7) - at - 7)).second);

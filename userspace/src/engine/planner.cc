@@ -40,7 +40,7 @@ void Planner::make_room(TierId tier, Handle handle, uint64_t bytes, MoveClass cl
   const uint64_t residents = std::max<uint64_t>(1, catalogue_.residents(tier));
   const uint64_t typical = std::max<uint64_t>(1, catalogue_.resident_bytes(tier) / residents);
   const uint32_t want = static_cast<uint32_t>(std::clamp<uint64_t>((bytes + typical - 1) / typical, 1, kBatch));
-  const uint32_t found = catalogue_.victims(tier, handle, want, named, now_ns);
+  const uint32_t found = catalogue_.victims(tier, handle, want, named, now_ns, cls != MoveClass::kDemand);
   uint64_t freed = 0;
   const auto take = [&](bool recent) {
     for (uint32_t i = 0; i < found && freed < bytes; i++) {
@@ -68,7 +68,7 @@ void Planner::relieve(TierId tier, uint64_t leaving, uint64_t now_ns, std::vecto
   if (static_cast<double>(used) <= knobs_.high_watermark * capacity) return;
   const uint64_t excess = used - static_cast<uint64_t>(knobs_.low_watermark * capacity);
   Handle named[kBatch];
-  const uint32_t found = catalogue_.victims(tier, 0, kBatch, named, now_ns);
+  const uint32_t found = catalogue_.victims(tier, 0, kBatch, named, now_ns, false);
   uint64_t freed = 0;
   for (uint32_t i = 0; i < found && freed < excess; i++) {
     if (just_moved(named[i], now_ns)) continue;
@@ -97,7 +97,7 @@ void Planner::promote(Handle handle, uint64_t now_ns, std::vector<Planned>& plan
     if (usage.used_bytes + record.bytes > catalogue_.info(to).capacity_bytes) {
       // Only in exchange for something colder.
       Handle victim = kNoHandle;
-      if (catalogue_.victims(to, handle, 1, &victim, now_ns) == 0 || catalogue_.heat(victim, now_ns) >= heat) continue;
+      if (catalogue_.victims(to, handle, 1, &victim, now_ns, true) == 0 || catalogue_.heat(victim, now_ns) >= heat) continue;
     }
     // A copy on a durable tier stays: leaving again then costs nothing.
     const bool keep = catalogue_.info(record.tier(0)).durable && record.tier(1) == kNoTier;

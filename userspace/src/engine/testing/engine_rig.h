@@ -40,7 +40,7 @@ struct EngineRig {
     TierKind kind = TierKind::kDram;
     uint64_t capacity = 1 << 20;
     bool mappable = true;
-    std::shared_ptr<MemMedium> medium;
+    std::shared_ptr<MemMedium> medium = nullptr;
   };
 
   FakeClock clock;
@@ -87,18 +87,20 @@ struct EngineRig {
     const Result<ObjectInfo> info = engine->lookup(object_key(n));
     return info ? info->tier : "";
   }
-  // Steps until the ticket has ended; false after two seconds.
+  // Steps until the ticket has ended, 0.1 ms of the clock each; false after 20,000.
   bool run(const TicketRef& ticket) {
     for (int i = 0; i < 20000; i++) {
       engine->step();
+      clock.advance_ns(100000);
       if (ticket->wait_ns(100000).code() != Code::kTimeout) return true;
     }
     return false;
   }
-  // Until the mover has nothing left; false after two seconds.
+  // The same until the mover has nothing left.
   bool settle() {
     for (int i = 0; i < 20000; i++) {
       engine->step();
+      clock.advance_ns(10000);
       if (engine->status().jobs == 0) return true;
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
