@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Arguments {
-  std::string ssd, size = "2G", json;
+  std::string ssd, size = "2G", json, memory = "512M", links = "gpu=64M,dram=64M,cxl=64M";
   engine::SsdBenchOptions options;
 };
 
@@ -54,11 +54,7 @@ Json to_json(const Arguments& a, const engine::SsdBenchResult& r) {
   return j;
 }
 
-int tiers_command(Arguments& a) {
-  if (a.ssd.empty()) throw std::runtime_error("nothing to measure: give --ssd FILE");
-  if (!a.json.empty()) require_folder("--json", a.json);
-  require_folder("--ssd", a.ssd);
-  catch_interrupts();
+Json bench_ssd_tier(Arguments& a) {
   Progress progress;
   a.options.file = a.ssd;
   a.options.file_bytes = parse_size(a.size);
@@ -81,7 +77,19 @@ int tiers_command(Arguments& a) {
                is_rate(s) ? "k/s" : "MB/s", s.ratio());
   fmt::print("write amplification of the random writes {:.2f}\n", r.write_amplification);
   if (r.recovered_objects) fmt::print("recovery: {} objects in {:.3f} s\n", r.recovered_objects, r.recovery_s);
-  if (!a.json.empty()) write_file(a.json, pretty(Json{{"ssd", to_json(a, r)}}));
+  return to_json(a, r);
+}
+
+int tiers_command(Arguments& a) {
+  if (!a.json.empty()) require_folder("--json", a.json);
+  if (!a.ssd.empty()) require_folder("--ssd", a.ssd);
+  const uint64_t set = parse_size(a.memory);
+  catch_interrupts();
+  Json json = Json::object();
+  if (set > 0) json = bench_memory_tiers(set, a.links);
+  if (!a.ssd.empty()) json["ssd"] = bench_ssd_tier(a);
+  if (json.empty()) throw std::runtime_error("nothing to measure: give --ssd FILE, or --memory above 0");
+  if (!a.json.empty()) write_file(a.json, pretty(json));
   return 0;
 }
 
@@ -94,10 +102,14 @@ void add_bench(CLI::App& app, int& status) {
   CLI::App* tiers =
       bench->add_subcommand("tiers", "latency and bandwidth of the engine's tiers (real, on this machine)");
   tiers->footer(
-      "example:\n  neotier bench tiers --ssd /mnt/nvme/bench.tier --json out/tiers.json\n"
+      "examples:\n  neotier bench tiers --json out/tiers.json\n  neotier bench tiers --memory 0 --ssd /mnt/nvme/bench.tier\n"
       "fio runs on the same file, in turn. The objects of an SSD tier's file that is given are removed.");
   tiers->add_option("--ssd", a->ssd, "FILE of an SSD tier; made where it is not there, and left there");
   tiers->add_option("--size", a->size, "of a file that is made")->capture_default_str();
+  tiers->add_option("--memory", a->memory, "that the memory tiers are measured with; more than the caches; 0: not them")
+      ->capture_default_str();
+  tiers->add_option("--links", a->links, "tiers whose links are probed, as `neotier tiers` takes them")
+      ->capture_default_str();
   tiers->add_option("--seconds", a->options.seconds, "each measurement")
       ->capture_default_str()
       ->check(CLI::Range(0.1, 3600.0));
@@ -109,6 +121,7 @@ void add_bench(CLI::App& app, int& status) {
                    "also store so many objects of 4 KiB in FILE.recovery and time their recovery")
       ->check(CLI::Range(1, 100000000));
   tiers->add_option("--json", a->json, "write the figures to FILE");
+  add_bench_engine(*bench, status);
   tiers->callback([a, &status] { status = tiers_command(*a); });
 }
 

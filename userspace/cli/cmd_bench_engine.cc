@@ -10,6 +10,8 @@
 #include "cli/commands.h"
 #include "engine/bench/engine_bench.h"
 #include "engine/bench/memory_bench.h"
+#include "engine/metrics.h"
+#include "engine/tiers/make_tiers.h"
 #include "util/files.h"
 #include "util/interrupt.h"
 #include "util/json.h"
@@ -80,7 +82,7 @@ Json to_json(const engine::MemoryFigures& f) {
 
 }  // namespace
 
-Json bench_memory_tiers(uint64_t set_bytes) {
+Json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers) {
   Progress progress;
   engine::MemoryBenchOptions options;
   options.set_bytes = set_bytes;
@@ -114,6 +116,20 @@ Json bench_memory_tiers(uint64_t set_bytes) {
                           {"to_node", pages.to},
                           {"bytes_per_s", pages.bytes_per_s},
                           {"memcpy_bytes_per_s", pages.memcpy_bytes_per_s}};
+  }
+  if (tiers.empty()) return json;
+  engine::EngineConfig config;
+  config.max_objects = 1000;
+  engine::Engine opened(config, engine::make_tiers(tiers));
+  const engine::EngineStatus status = opened.status();
+  json["tiers"] = engine::to_json(status)["tiers"];
+  json["links"] = engine::to_json(status)["links"];
+  fmt::print("links, by probes of 4 KiB and 1 MiB from submission to completion:\n");
+  for (const engine::LinkStatus& l : status.links) {
+    fmt::print("  {:>6} to {:<6} {:8.1f} us {:8.2f} GB/s\n", l.from, l.to, l.latency_ns * 1e-3, l.bytes_per_s * 1e-9);
+  }
+  for (const engine::TierStatus& t : status.tiers) {
+    if (t.info.stand_in) fmt::print("  {}: a stand-in, in this machine's ordinary memory\n", t.info.name);
   }
   return json;
 }

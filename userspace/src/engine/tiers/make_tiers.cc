@@ -9,9 +9,7 @@
 
 #include "engine/tiers/cuda/cuda_tier.h"
 #include "engine/tiers/memory/memory_tier.h"
-#ifdef NEOTIER_HAVE_SSD
 #include "engine/tiers/ssd/ssd_tier.h"
-#endif
 #include "util/size.h"
 
 namespace neotier::engine {
@@ -106,7 +104,6 @@ std::unique_ptr<Tier> make_memory(Words& words) {
   return std::make_unique<MemoryTier>(options);
 }
 
-#ifdef NEOTIER_HAVE_SSD
 std::unique_ptr<Tier> make_ssd(Words& words) {
   SsdOptions options;
   options.name = words.name;
@@ -119,9 +116,6 @@ std::unique_ptr<Tier> make_ssd(Words& words) {
   return std::move(*opened);
 }
 
-#else
-std::unique_ptr<Tier> make_ssd(Words& words) { words.refuse("not in this build"); }
-#endif
 
 std::unique_ptr<Tier> make_gpu(Words& words) {
   CudaOptions options;
@@ -165,6 +159,13 @@ std::vector<TierSetup> make_tiers(const std::string& text) {
     if (!words.options.empty())
       words.refuse(fmt::format("no option '{}' of {}", words.options.begin()->first, words.kind));
     setups.push_back(std::move(setup));
+  }
+  // Copies between a GPU and memory tiers then need no staging; where it is not permitted they go through it.
+  for (const TierSetup& gpu : setups) {
+    if (gpu.tier->info().kind != TierKind::kGpu || gpu.tier->info().stand_in) continue;
+    for (const TierSetup& other : setups) {
+      if (auto* memory = dynamic_cast<MemoryTier*>(other.tier.get())) (void)cuda_register_host(*gpu.tier, memory->range());
+    }
   }
   return setups;
 }
