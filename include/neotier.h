@@ -162,7 +162,7 @@ NEOTIER_API int neotier_ticket_poll(const neotier_ticket *ticket, struct neotier
 NEOTIER_API int neotier_ticket_wait(const neotier_ticket *ticket, uint64_t timeout_ms);
 /* Ends what only this ticket waits for, as early as may be: wait still tells how it ended. */
 NEOTIER_API void neotier_ticket_cancel(neotier_ticket *ticket);
-/* Work that is under way goes on. An async get's must have ended. */
+/* Work that is under way goes on; but a ticket of neotier_get_async() must have ended. */
 NEOTIER_API void neotier_ticket_free(neotier_ticket *ticket);
 
 /*

@@ -102,7 +102,8 @@ void add_bench(CLI::App& app, int& status) {
   CLI::App* tiers =
       bench->add_subcommand("tiers", "latency and bandwidth of the engine's tiers (real, on this machine)");
   tiers->footer(
-      "examples:\n  neotier bench tiers --json out/tiers.json\n  neotier bench tiers --memory 0 --ssd /mnt/nvme/bench.tier\n"
+      "examples:\n  neotier bench tiers --json out/tiers.json\n  neotier bench tiers --memory 0 --ssd "
+      "/mnt/nvme/bench.tier\n"
       "fio runs on the same file, in turn. The objects of an SSD tier's file that is given are removed.");
   tiers->add_option("--ssd", a->ssd, "FILE of an SSD tier; made where it is not there, and left there");
   tiers->add_option("--size", a->size, "of a file that is made")->capture_default_str();

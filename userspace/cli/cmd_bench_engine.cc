@@ -38,7 +38,7 @@ int engine_command(Arguments& arguments) {
   progress.clear();
   fmt::print(
       "{} objects in three tiers of no bytes, policy {}, random keys\n"
-      "lookup            {:8.0f} ns\nuse (get's part)  {:8.0f} ns\nmiss              {:8.0f} ns\n"
+      "lookup            {:8.0f} ns\nuse, but the bytes{:8.0f} ns\nmiss              {:8.0f} ns\n"
       "plan, a victim    {:8.0f} ns\nmove, all of it   {:8.0f} ns\n"
       "bytes an object   {:8.1f} (record {}); resident {:.1f}\n",
       f.objects, f.policy, f.index_ns, f.use_ns, f.miss_ns, f.plan_ns, f.move_ns, f.bytes_per_object, f.record_bytes,
@@ -62,12 +62,9 @@ int engine_command(Arguments& arguments) {
 }
 
 Json to_json(const engine::MemoryFigures& f) {
-  Json json = {{"name", f.info.name},
-               {"stand_in", f.info.stand_in},
-               {"notes", f.notes},
-               {"threads", f.threads},
-               {"read_latency_ns", f.read_latency_ns},
-               {"write_latency_ns", f.write_latency_ns}};
+  Json json = {
+      {"name", f.info.name},  {"stand_in", f.info.stand_in},          {"notes", f.notes},
+      {"threads", f.threads}, {"read_latency_ns", f.read_latency_ns}, {"write_latency_ns", f.write_latency_ns}};
   json["copies"] = Json::array();
   for (const engine::CopyFigure& c : f.copies) {
     json["copies"].push_back({{"piece_bytes", c.piece_bytes},
@@ -99,9 +96,10 @@ Json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers) {
     fmt::print("{}: {}\n  4 KiB: read {:.1f} us, write {:.1f} us\n", f.info.name, f.notes, f.read_latency_ns * 1e-3,
                f.write_latency_ns * 1e-3);
     for (const engine::CopyFigure& c : f.copies) {
-      fmt::print("  {:>4} KiB: write {:6.2f} GB/s ({:.2f} of memcpy), read {:6.2f} GB/s ({:.2f}), memcpy {:6.2f} GB/s\n",
-                 c.piece_bytes >> 10, c.write_bytes_per_s * 1e-9, c.write_vs_memcpy(), c.read_bytes_per_s * 1e-9,
-                 c.read_vs_memcpy(), c.memcpy_bytes_per_s * 1e-9);
+      fmt::print(
+          "  {:>4} KiB: write {:6.2f} GB/s ({:.2f} of memcpy), read {:6.2f} GB/s ({:.2f}), memcpy {:6.2f} GB/s\n",
+          c.piece_bytes >> 10, c.write_bytes_per_s * 1e-9, c.write_vs_memcpy(), c.read_bytes_per_s * 1e-9,
+          c.read_vs_memcpy(), c.memcpy_bytes_per_s * 1e-9);
     }
     json["memory"].push_back(to_json(f));
   }

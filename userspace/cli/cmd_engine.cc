@@ -51,7 +51,8 @@ int tiers_command(const Arguments& arguments) {
                t.write_latency_ns * 1e-3, t.policy, t.info.stand_in ? ", a stand-in" : "",
                t.in_service ? "" : ", out of service");
   }
-  fmt::print("from and to the caller's memory, by probes of 4 KiB and 1 MiB just now; `neotier bench tiers` measures\n");
+  fmt::print(
+      "from and to the caller's memory, by probes of 4 KiB and 1 MiB just now; `neotier bench tiers` measures\n");
   return 0;
 }
 
@@ -63,9 +64,9 @@ int status_command(const Arguments& arguments) {
     std::fputs(engine::prometheus_text(status).c_str(), stdout);
   } else {
     for (const engine::TierStatus& t : status.tiers) {
-      fmt::print("{:<12} {}{}: {} of {} used, {} objects\n", t.info.name, t.in_service ? "in service" : "out of service",
-                 t.info.stand_in ? ", a stand-in" : "", format_size(t.usage.used_bytes),
-                 format_size(t.info.capacity_bytes), t.objects);
+      fmt::print("{:<12} {}{}: {} of {} used, {} objects\n", t.info.name,
+                 t.in_service ? "in service" : "out of service", t.info.stand_in ? ", a stand-in" : "",
+                 format_size(t.usage.used_bytes), format_size(t.info.capacity_bytes), t.objects);
     }
     fmt::print("objects: {} of {}; {:.0f} bytes of index and policies each when full\n", status.objects,
                status.max_objects, status.overhead_bytes_per_object);
@@ -93,7 +94,8 @@ void add_engine(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* tiers = app.add_subcommand("tiers", "the tiers that a configuration makes on this machine");
   tiers->footer(
-      "examples:\n  neotier tiers --tiers dram=1G,cxl=4G\n  neotier tiers --tiers gpu=1G,dram=1G,ssd=16G:file=/var/tmp/kv "
+      "examples:\n  neotier tiers --tiers dram=1G,cxl=4G\n  neotier tiers --tiers "
+      "gpu=1G,dram=1G,ssd=16G:file=/var/tmp/kv "
       "--json\noptions of tiers: file=PATH (ssd), node=N (dram, cxl), device=N (gpu), huge=no|transparent|explicit, "
       "policy=NAME, object=SIZE,\n  background=SIZE, promote=yes|no; NAME/KIND=SIZE names a tier");
   add_options(*tiers, *arguments);

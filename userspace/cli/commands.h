@@ -28,8 +28,8 @@ void add_bench(CLI::App& app, int& status);
 void add_engine(CLI::App& app, int& status);
 // Its `engine`, to `neotier bench`.
 void add_bench_engine(CLI::App& bench, int& status);
-// The memory tiers' part of `neotier bench tiers`, and the links between `tiers`: prints, and returns its figures. Throws
-// std::runtime_error.
+// The memory tiers' part of `neotier bench tiers`, and the links between `tiers`: prints, and returns its figures.
+// Throws std::runtime_error.
 nlohmann::ordered_json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers);
 
 }  // namespace neotier::cli

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Room in one range of memory, without the fragmentation that ends a long-running cache.
 //
-// Objects up to 256 KiB come from slabs of 1 MiB, each cut into slots of one size class, four classes a doubling (at most
-// 20 % lost inside a slot); a slab that has emptied serves any class again, and the fullest slab of a class is filled
-// first, so that others empty. Larger objects take runs of 64 KiB pages, best fit, joined with their neighbours when freed.
+// Objects up to 256 KiB come from slabs of 1 MiB, each cut into slots of one size class, four classes a doubling (at
+// most 20 % lost inside a slot); a slab that has emptied serves any class again, and the fullest slab of a class is
+// filled first, so that others empty. Larger objects take runs of 64 KiB pages, best fit, joined with their neighbours
+// when freed.
 //
 // An extent is its offset and its size in one number, so the arena keeps nothing per object but a bit.
 //

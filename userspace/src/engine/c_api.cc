@@ -30,18 +30,30 @@ thread_local std::string last_error;
 
 int code_of(Code code) {
   switch (code) {
-    case Code::kOk: return 0;
-    case Code::kInvalid: return NEOTIER_EINVALID;
-    case Code::kNotFound: return NEOTIER_ENOTFOUND;
-    case Code::kExists: return NEOTIER_EEXISTS;
-    case Code::kFull: return NEOTIER_EFULL;
-    case Code::kBusy: return NEOTIER_EBUSY;
-    case Code::kCancelled: return NEOTIER_ECANCELLED;
-    case Code::kTimeout: return NEOTIER_ETIMEOUT;
-    case Code::kIo: return NEOTIER_EIO;
-    case Code::kCorrupt: return NEOTIER_ECORRUPT;
-    case Code::kGone: return NEOTIER_EGONE;
-    case Code::kUnsupported: return NEOTIER_EUNSUPPORTED;
+    case Code::kOk:
+      return 0;
+    case Code::kInvalid:
+      return NEOTIER_EINVALID;
+    case Code::kNotFound:
+      return NEOTIER_ENOTFOUND;
+    case Code::kExists:
+      return NEOTIER_EEXISTS;
+    case Code::kFull:
+      return NEOTIER_EFULL;
+    case Code::kBusy:
+      return NEOTIER_EBUSY;
+    case Code::kCancelled:
+      return NEOTIER_ECANCELLED;
+    case Code::kTimeout:
+      return NEOTIER_ETIMEOUT;
+    case Code::kIo:
+      return NEOTIER_EIO;
+    case Code::kCorrupt:
+      return NEOTIER_ECORRUPT;
+    case Code::kGone:
+      return NEOTIER_EGONE;
+    case Code::kUnsupported:
+      return NEOTIER_EUNSUPPORTED;
   }
   return NEOTIER_EINVALID;
 }
@@ -160,6 +172,7 @@ void neotier_session_close(neotier_engine* engine, neotier_session session) { en
 int neotier_put(neotier_engine* engine, const struct neotier_object_key* key, const void* data, uint64_t bytes,
                 const struct neotier_put_options* options) {
   return guarded([&] {
+    if (!key) return fail(NEOTIER_EINVALID, "key is NULL");
     const neotier_put_options own = taken(options);
     PutOptions put;
     if (own.kind > NEOTIER_OBJECT_PLAIN) return fail(NEOTIER_EINVALID, "no such kind of object");
@@ -173,8 +186,9 @@ int neotier_put(neotier_engine* engine, const struct neotier_object_key* key, co
 
 int neotier_get(neotier_engine* engine, const struct neotier_object_key* key, uint64_t offset, void* into,
                 uint64_t bytes) {
-  return guarded(
-      [&] { return answer(engine->engine.get(key_of(key), offset, {static_cast<std::byte*>(into), bytes})); });
+  return guarded([&] {
+    return answer(engine->engine.get(key_of(key), offset, {static_cast<std::byte*>(into), bytes}));
+  });
 }
 
 neotier_ticket* neotier_get_async(neotier_engine* engine, const struct neotier_object_key* key, uint64_t offset,
@@ -244,14 +258,14 @@ neotier_ticket* neotier_move(neotier_engine* engine, const struct neotier_object
                              uint32_t move_class) {
   return guarded_ticket([&] {
     const auto cls = static_cast<MoveClass>(std::min<uint32_t>(move_class, NEOTIER_WRITE_BACK));
-    return wrapped(engine,
-                   engine->engine.move({reinterpret_cast<const Key*>(keys), nr}, tier ? tier : "", cls));
+    return wrapped(engine, engine->engine.move({reinterpret_cast<const Key*>(keys), nr}, tier ? tier : "", cls));
   });
 }
 
 neotier_ticket* neotier_write_back(neotier_engine* engine, const struct neotier_object_key* keys, size_t nr) {
-  return guarded_ticket(
-      [&] { return wrapped(engine, engine->engine.write_back({reinterpret_cast<const Key*>(keys), nr})); });
+  return guarded_ticket([&] {
+    return wrapped(engine, engine->engine.write_back({reinterpret_cast<const Key*>(keys), nr}));
+  });
 }
 
 int neotier_flush(neotier_engine* engine) {

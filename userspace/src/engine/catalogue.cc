@@ -29,8 +29,7 @@ Catalogue::Catalogue(size_t max_objects, std::vector<TierSetup> tiers, uint64_t 
     config.batch = 1;
     config.max_event = 1;
     config.capacity_bytes = kept.setup.tier->info().capacity_bytes;
-    config.capacity =
-        static_cast<uint32_t>(std::clamp<uint64_t>(config.capacity_bytes / object, 1, max_objects));
+    config.capacity = static_cast<uint32_t>(std::clamp<uint64_t>(config.capacity_bytes / object, 1, max_objects));
     config.seed = seed;
     config.flags = kept.flags.data();
     kept.policy = std::make_unique<placement::Instance>(placement::find_policy(kept.setup.policy, NEOTIER_KV), config,
@@ -121,8 +120,7 @@ void Catalogue::forget(Handle handle) {
   index_.erase(handle);
 }
 
-uint32_t Catalogue::victims(TierId id, Handle handle, uint32_t want, Handle* out, uint64_t now_ns,
-                            bool prefetch) {
+uint32_t Catalogue::victims(TierId id, Handle handle, uint32_t want, Handle* out, uint64_t now_ns, bool prefetch) {
   Kept& kept = tiers_[id];
   neotier_access access;
   const neotier_event e = event(kept, handle, access, now_ns, prefetch);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is where: the index, and beside it each tier with the placement policy that decides what it keeps. Changed by the
-// mover alone; the planner reads it.
+// What is where: the index, and beside it each tier with the placement policy that decides what it keeps. Changed by
+// the mover alone; the planner reads it.
 //
 // Thread safety: none; the engine's lock.
 #pragma once
@@ -23,8 +23,8 @@ struct TierSetup {
   std::unique_ptr<Tier> tier;
   std::string policy = "lru";  // what it keeps: a placement policy for KV blocks, or a library's path
   std::map<std::string, double> params;
-  uint64_t object_bytes = 0;  // typical size, for the policy's idea of capacity; 0: 64 KiB
-  bool promote_to = true;     // objects that get hot below may be moved here unasked
+  uint64_t object_bytes = 0;            // typical size, for the policy's idea of capacity; 0: 64 KiB
+  bool promote_to = true;               // objects that get hot below may be moved here unasked
   uint64_t background_bytes_per_s = 0;  // cap of prefetch and write-back on its links; 0: by measurement
 };
 
@@ -57,8 +57,8 @@ class Catalogue {
   void hit(Handle handle, uint64_t now_ns);
   // No copy is left, its handle will be used again.
   void forget(Handle handle);
-  // What the tier would give up for `handle`, best first; none that is pinned or in flight. prefetch: fewer, where all are
-  // worth more than what nobody waits for.
+  // What the tier would give up for `handle`, best first; none that is pinned or in flight. prefetch: fewer, where all
+  // are worth more than what nobody waits for.
   uint32_t victims(TierId id, Handle handle, uint32_t want, Handle* out, uint64_t now_ns, bool prefetch);
   // Whether the tier's policy lets the object in. Policies learn from being asked: once for each arrival.
   bool admits(TierId id, Handle handle, uint64_t now_ns);

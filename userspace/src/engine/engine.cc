@@ -24,8 +24,8 @@ const EngineConfig& checked(const EngineConfig& config, const std::vector<TierSe
     throw std::runtime_error(fmt::format("{} tiers: an engine has 1 .. {}", tiers.size(), kMaxTiers));
   const Knobs& knobs = config.knobs;
   if (!(knobs.low_watermark > 0 && knobs.low_watermark <= knobs.high_watermark && knobs.high_watermark <= 1))
-    throw std::runtime_error(fmt::format("watermarks {} and {}: expected 0 < low <= high <= 1", knobs.low_watermark,
-                                         knobs.high_watermark));
+    throw std::runtime_error(
+        fmt::format("watermarks {} and {}: expected 0 < low <= high <= 1", knobs.low_watermark, knobs.high_watermark));
   if (!(knobs.background_share > 0 && knobs.background_share <= 1))
     throw std::runtime_error(fmt::format("background_share {} is not in 0 .. 1", knobs.background_share));
   if (knobs.chunk_bytes < 4096 || knobs.chunk_bytes > (1u << 30))
@@ -174,8 +174,7 @@ Result<Handle> Engine::claim(std::unique_lock<std::mutex>& lock, const Key& key,
       return fresh;
     }
     if (!options.replace) return Status(Code::kExists, "an object of this key is there already; ask for replacing it");
-    if (catalogue_[handle].pins > 0)
-      return Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end");
+    if (catalogue_[handle].pins > 0) return Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end");
     if (!mover_.busy(handle)) return handle;
     mover_.make_stale(handle);
     if (!mover_.busy(handle)) continue;
@@ -277,7 +276,8 @@ Status Engine::get(const Key& key, uint64_t offset, std::span<std::byte> into) {
   }
   const Record& record = catalogue_[handle];
   if (offset > record.bytes || into.size() > record.bytes - offset)
-    return Status(Code::kInvalid, fmt::format("bytes {} .. {} of an object of {}", offset, offset + into.size(), record.bytes));
+    return Status(Code::kInvalid,
+                  fmt::format("bytes {} .. {} of an object of {}", offset, offset + into.size(), record.bytes));
   const Result<TierId> from = readable(record);
   if (!from) return from.status();
   const Extent extent = record.extent[record.tier(0) == *from ? 0 : 1];
@@ -323,8 +323,8 @@ void Engine::get_async(const Key& key, uint64_t offset, std::span<std::byte> int
   }
   const Record& record = catalogue_[handle];
   if (offset > record.bytes || into.size() > record.bytes - offset || into.empty())
-    return refuse(Status(Code::kInvalid, fmt::format("bytes {} .. {} of an object of {}", offset, offset + into.size(),
-                                                     record.bytes)));
+    return refuse(Status(Code::kInvalid,
+                         fmt::format("bytes {} .. {} of an object of {}", offset, offset + into.size(), record.bytes)));
   mover_.read(handle, offset, into.data(), into.size(), ticket);
   after_use(handle, clock_.now_ns());
   mover_.wake();
@@ -404,8 +404,8 @@ Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_
   const Result<TierId> at = readable(record);
   if (!at) return at.status();
   if (!mover_.yields_to_pin(handle)) return Status(Code::kBusy, "the object is being replaced; try again");
-  const Result<PinId> pin = pins_.pin(session, handle, std::min<uint64_t>(lease_ms, UINT64_MAX / 2000000) * 1000000,
-                                      clock_.now_ns());
+  const Result<PinId> pin =
+      pins_.pin(session, handle, std::min<uint64_t>(lease_ms, UINT64_MAX / 2000000) * 1000000, clock_.now_ns());
   if (!pin) return pin.status();
   after_use(handle, clock_.now_ns());
   mover_.wake();
@@ -432,9 +432,7 @@ TicketRef Engine::move(std::span<const Key> keys, const std::string& tier, MoveC
       continue;
     }
     const TierId at = catalogue_[handle].tier(0);
-    const Reason reason = *to > at                       ? Reason::kDemotion
-                          : cls == MoveClass::kDemand ? Reason::kAsked
-                                                         : Reason::kPrefetch;
+    const Reason reason = *to > at ? Reason::kDemotion : cls == MoveClass::kDemand ? Reason::kAsked : Reason::kPrefetch;
     // A copy on a durable tier stays: leaving again then costs nothing.
     mover_.move(handle, *to, cls, reason, *to < at && catalogue_.info(at).durable, ticket);
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine: objects in interchangeable tiers, kept where the policies want them, moved by one mover.
 //
-// One lock guards index, policies, links, planner, mover and pins; it is never held while bytes are copied or a medium is
-// waited for. Locking order: engine -> a tier's own -> the mover's completion list; tickets are last. One thread of the
-// engine's decides; the tiers' threads, and callers that read memory tiers, copy.
+// One lock guards index, policies, links, planner, mover and pins; it is never held while bytes are copied or a medium
+// is waited for. Locking order: engine -> a tier's own -> the mover's completion list; tickets are last. One thread of
+// the engine's decides; the tiers' threads, and callers that read memory tiers, copy.
 //
-// An object is whole at every moment or not there: put() and moves write elsewhere and publish at the end; a reader that
-// began before keeps the bytes it began with.
+// An object is whole at every moment or not there: put() and moves write elsewhere and publish at the end; a reader
+// that began before keeps the bytes it began with.
 //
 // Errors: Status; only construction throws. Thread safety: all calls from any thread, the destructor excepted.
 #pragma once
@@ -101,9 +101,11 @@ class Engine {
   // Its pins are released, all of them.
   void close_session(SessionId session);
 
-  // Returns when the object is in a tier, whole. kExists, kFull, kInvalid (0 bytes, 4 GiB and more), kBusy (pinned), kGone.
+  // Returns when the object is in a tier, whole. kExists, kFull, kInvalid (0 bytes, 4 GiB and more), kBusy (pinned),
+  // kGone.
   Status put(const Key& key, std::span<const std::byte> data, const PutOptions& options = {});
-  // Copies [offset, offset + into.size()) out. kNotFound, kInvalid (beyond its end), kGone, kIo, kCorrupt. Counts as a use.
+  // Copies [offset, offset + into.size()) out. kNotFound, kInvalid (beyond its end), kGone, kIo, kCorrupt. Counts as a
+  // use.
   Status get(const Key& key, uint64_t offset, std::span<std::byte> into);
   // The same, without waiting; `into` must stay until the ticket ends.
   void get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket);

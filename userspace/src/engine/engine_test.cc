@@ -226,7 +226,8 @@ TEST(Engine, TheOtherCopyServesWhereOneFails) {
 }
 
 TEST(Engine, AReadStartsAgainFromTheOtherCopy) {
-  EngineRig rig({{"gpu", TierKind::kGpu, 1 << 20, false}, {"ssd", TierKind::kSsd, 1 << 20, false, std::make_shared<MemMedium>()}});
+  EngineRig rig({{"gpu", TierKind::kGpu, 1 << 20, false},
+                 {"ssd", TierKind::kSsd, 1 << 20, false, std::make_shared<MemMedium>()}});
   ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "ssd"}));
   const Key key = object_key(1);
   ASSERT_TRUE(rig.run(rig.engine->move(std::span(&key, 1), "gpu", MoveClass::kDemand)));
@@ -299,8 +300,8 @@ TEST(Engine, MetricsNameEveryCounterOnce) {
   EXPECT_EQ(json["tiers"][0]["objects"], 1);
 }
 
-// The whole engine under load: threads store, read, move, pin, cancel, remove while tiers fail and come back. Each thread
-// owns its keys, so it knows which version every object has to hold, byte for byte.
+// The whole engine under load: threads store, read, move, pin, cancel, remove while tiers fail and come back. Each
+// thread owns its keys, so it knows which version every object has to hold, byte for byte.
 TEST(WholeEngine, EveryByteUnderLoad) {
   constexpr int kThreads = 3, kObjects = 60, kSteps = 2500;
   const char* given = std::getenv("NEOTIER_TEST_SEED");
@@ -445,8 +446,12 @@ TEST(WholeEngine, EveryByteUnderLoad) {
     for (int i = 0; i < 150; i++) {
       MemTier& tier = *mems[random() % mems.size()];
       switch (random() % 4) {
-        case 0: tier.fail(Op::kRead, 1); break;
-        case 1: tier.fail(Op::kWrite, 1); break;
+        case 0:
+          tier.fail(Op::kRead, 1);
+          break;
+        case 1:
+          tier.fail(Op::kWrite, 1);
+          break;
         case 2:
           tier.hold();
           std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -98,8 +98,9 @@ void Engine::measure() {
         return catalogue_.info(id).kind == TierKind::kDram || catalogue_.info(id).kind == TierKind::kCxl;
       };
       const bool direct = memory_tier(from) || memory_tier(to);
-      set(from, to, direct ? Times{std::max(r.small_ns, w.small_ns), std::max(r.large_ns, w.large_ns)}
-                           : Times{r.small_ns + w.small_ns, r.large_ns + w.large_ns});
+      set(from, to,
+          direct ? Times{std::max(r.small_ns, w.small_ns), std::max(r.large_ns, w.large_ns)}
+                 : Times{r.small_ns + w.small_ns, r.large_ns + w.large_ns});
     }
   }
 }
@@ -218,8 +219,8 @@ EngineStatus Engine::status() const {
   const auto add_link = [&](TierId from, TierId to) {
     const Link& link = links_.at(from, to);
     if (!link.measured() && link.transfers == 0) return;
-    s.links.push_back({name(from), name(to), link.latency_ns(), link.bytes_per_s(), link.queued_bytes(), link.transfers,
-                       link.bytes});
+    s.links.push_back(
+        {name(from), name(to), link.latency_ns(), link.bytes_per_s(), link.queued_bytes(), link.transfers, link.bytes});
   };
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
     TierStatus t;

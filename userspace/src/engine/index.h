@@ -35,15 +35,15 @@ uint64_t decode_cost(uint16_t code);
 
 struct Record {
   Key key;
-  Extent extent[2];     // copies: [0] on the faster tier; kNoExtent where tier(i) is kNoTier
-  uint32_t bytes;       // a free record: the next free handle
-  uint32_t moved_ms;    // when it last changed tiers; wraps after 49 days
-  uint16_t pins;        // of sessions; while > 0 the object stays where it is
-  uint16_t recompute;   // encode_cost(); 0: cannot be made anew, so it is never thrown away
-  uint8_t tiers;        // two TierIds, [0] in the low half
+  Extent extent[2];    // copies: [0] on the faster tier; kNoExtent where tier(i) is kNoTier
+  uint32_t bytes;      // a free record: the next free handle
+  uint32_t moved_ms;   // when it last changed tiers; wraps after 49 days
+  uint16_t pins;       // of sessions; while > 0 the object stays where it is
+  uint16_t recompute;  // encode_cost(); 0: cannot be made anew, so it is never thrown away
+  uint8_t tiers;       // two TierIds, [0] in the low half
   uint8_t reserved;
-  uint8_t heat;         // uses lately: count in the low half, epoch of the last in the high half
-  uint8_t kind : 2;     // ObjectKind; 0: the record is free
+  uint8_t heat;           // uses lately: count in the low half, epoch of the last in the high half
+  uint8_t kind : 2;       // ObjectKind; 0: the record is free
   uint8_t in_flight : 1;  // a job of the mover has it
   uint8_t recovered : 1;  // from a former process; kind and cost are not known
 

@@ -10,7 +10,8 @@ namespace neotier::engine {
 namespace {
 
 constexpr double kEwma = 1.0 / 8;
-// A single transfer may be late by any factor (the thread was not scheduled); the model moves no further than this at once.
+// A single transfer may be late by any factor (the thread was not scheduled); the model moves no further than this at
+// once.
 constexpr double kMostAtOnce = 8;
 
 }  // namespace

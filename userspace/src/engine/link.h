@@ -38,8 +38,8 @@ class Link {
   void unqueued(uint64_t size) { queued_bytes_ -= size; }
   uint64_t queued_bytes() const { return queued_bytes_; }
 
-  // Token bucket of background traffic. Demand takes tokens without asking, so what it uses comes off the others' share.
-  // `rate`: bytes/s, 0: no limit. Burst: what `rate` gives in 2 ms, at least `chunk`.
+  // Token bucket of background traffic. Demand takes tokens without asking, so what it uses comes off the others'
+  // share. `rate`: bytes/s, 0: no limit. Burst: what `rate` gives in 2 ms, at least `chunk`.
   void set_limit(uint64_t rate) { limit_ = rate; }
   uint64_t limit() const { return limit_; }
   bool may_take(uint64_t now_ns, uint64_t chunk);

@@ -46,20 +46,26 @@ class Text {
 
 const char* to_string(TierKind kind) {
   switch (kind) {
-    case TierKind::kGpu: return "gpu";
-    case TierKind::kDram: return "dram";
-    case TierKind::kCxl: return "cxl";
-    case TierKind::kSsd: return "ssd";
-    case TierKind::kRemote: return "remote";
-    case TierKind::kStandIn: return "stand-in";
+    case TierKind::kGpu:
+      return "gpu";
+    case TierKind::kDram:
+      return "dram";
+    case TierKind::kCxl:
+      return "cxl";
+    case TierKind::kSsd:
+      return "ssd";
+    case TierKind::kRemote:
+      return "remote";
+    case TierKind::kStandIn:
+      return "stand-in";
   }
   return "unknown";
 }
 
 std::string prometheus_text(const EngineStatus& s) {
   Text text;
-#define NEOTIER_COUNTER(name, help)                 \
-  text.head(#name "_total", "counter", help);       \
+#define NEOTIER_COUNTER(name, help)           \
+  text.head(#name "_total", "counter", help); \
   text.value(#name "_total", "", s.counters.name);
   NEOTIER_COUNTERS(NEOTIER_COUNTER)
 #undef NEOTIER_COUNTER

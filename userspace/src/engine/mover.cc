@@ -74,7 +74,8 @@ void Mover::move(Handle handle, TierId to, MoveClass cls, Reason reason, bool ke
   for (int i = 0; i < 2; i++) {
     if (record.tier(i) == to) return answer(Status::ok());
   }
-  if (record.pins > 0 && !keep_source) return answer(Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end"));
+  if (record.pins > 0 && !keep_source)
+    return answer(Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end"));
   if (!usable_[to]) return answer(gone(catalogue_.info(to).name));
   TierId from = kNoTier;
   for (int i = 1; i >= 0; i--) {
@@ -321,11 +322,21 @@ Status Mover::publish(Job& job) {
   counters_.moves++;
   counters_.moved_bytes += job.bytes;
   switch (job.reason) {
-    case Reason::kAsked: counters_.demand_loads++; break;
-    case Reason::kPrefetch: counters_.prefetches++; break;
-    case Reason::kPromotion: counters_.promotions++; break;
-    case Reason::kDemotion: counters_.demotions++; break;
-    case Reason::kWriteBack: counters_.write_backs++; break;
+    case Reason::kAsked:
+      counters_.demand_loads++;
+      break;
+    case Reason::kPrefetch:
+      counters_.prefetches++;
+      break;
+    case Reason::kPromotion:
+      counters_.promotions++;
+      break;
+    case Reason::kDemotion:
+      counters_.demotions++;
+      break;
+    case Reason::kWriteBack:
+      counters_.write_backs++;
+      break;
   }
   return Status::ok();
 }
@@ -359,9 +370,13 @@ void Mover::end(Job* job, const Status& given) {
   switch (status.code()) {
     case Code::kOk:
     case Code::kBusy:
-    case Code::kFull: break;
-    case Code::kCancelled: counters_.cancels += job->stale ? 0 : 1; break;
-    default: counters_.failed_moves++;
+    case Code::kFull:
+      break;
+    case Code::kCancelled:
+      counters_.cancels += job->stale ? 0 : 1;
+      break;
+    default:
+      counters_.failed_moves++;
   }
   for (const TicketRef& ticket : job->tickets) ticket->end(status);
   jobs_.erase(job);
@@ -370,8 +385,8 @@ void Mover::end(Job* job, const Status& given) {
 void Mover::cancel(const Ticket& ticket) {
   std::vector<Job*> alone;
   for (const auto& [job, owned] : jobs_) {
-    const auto it = std::find_if(job->tickets.begin(), job->tickets.end(),
-                                 [&](const TicketRef& t) { return t.get() == &ticket; });
+    const auto it =
+        std::find_if(job->tickets.begin(), job->tickets.end(), [&](const TicketRef& t) { return t.get() == &ticket; });
     if (it == job->tickets.end()) continue;
     if (job->tickets.size() > 1) {
       // Others wait for the same move: it goes on without this one.

@@ -3,17 +3,18 @@
 //
 // A job takes one object from one end to another: reserve room -> copy, a chunk at a time -> verify that the object is
 // still what it was -> publish. Until it is published the object is where it was, so a job that fails, is cancelled or
-// goes stale leaves it there, whole. A copy that somebody still reads is set aside at publishing and freed when the last
-// reader has left.
+// goes stale leaves it there, whole. A copy that somebody still reads is set aside at publishing and freed when the
+// last reader has left.
 //
-// Order: chunks of demand before those of prefetch before those of write-back, wherever they share a tier. Of the lower two
-// at most a few chunks are at a tier at any time, and beside demand they share a token bucket, so that demand finds a queue
-// of one chunk in front of it and not of one request.
+// Order: chunks of demand before those of prefetch before those of write-back, wherever they share a tier. Of the lower
+// two at most a few chunks are at a tier at any time, and beside demand they share a token bucket, so that demand finds
+// a queue of one chunk in front of it and not of one request.
 //
-// Transfers between a tier and memory are the tiers' work; the mover's own thread only decides, and blocks on nothing but
-// its wake-up.
+// Transfers between a tier and memory are the tiers' work; the mover's own thread only decides, and blocks on nothing
+// but its wake-up.
 //
-// Thread safety: none but of wake(); the engine's lock. Completions arrive from threads of tiers through a list of their own.
+// Thread safety: none but of wake(); the engine's lock. Completions arrive from threads of tiers through a list of
+// their own.
 #pragma once
 
 #include <chrono>
@@ -43,11 +44,11 @@ class Mover {
   // Nothing may be under way: shut_down() first.
   ~Mover();
 
-  // Brings the object to a tier. The ticket (may be NULL) ends once for it; an object that is there already, or on its way,
-  // is no error. kBusy: pinned, or on its way elsewhere.
+  // Brings the object to a tier. The ticket (may be NULL) ends once for it; an object that is there already, or on its
+  // way, is no error. kBusy: pinned, or on its way elsewhere.
   void move(Handle handle, TierId to, MoveClass cls, Reason reason, bool keep_source, const TicketRef& ticket);
-  // Stores `handle`, which is in the index: its first copy, or one that takes the place of those it has. `data` must stay
-  // until the ticket ends.
+  // Stores `handle`, which is in the index: its first copy, or one that takes the place of those it has. `data` must
+  // stay until the ticket ends.
   void put(Handle handle, uint32_t bytes, TierId to, const std::byte* data, const TicketRef& ticket);
   // The same, the bytes having been written already by the caller to an extent that reserve() gave.
   // The object is held against all others from before the caller writes until after: hold() and let_go().

@@ -137,19 +137,19 @@ bool Mover::dispatch_queue(LinkQueue& queue, MoveClass cls, uint64_t now_ns, uin
   const auto mapped = [&](TierId id) {
     return id == kHost || catalogue_.info(id).kind == TierKind::kDram || catalogue_.info(id).kind == TierKind::kCxl;
   };
-  const uint32_t depth = demand                                       ? kDemandDepth
+  const uint32_t depth = demand                                   ? kDemandDepth
                          : mapped(queue.from) && mapped(queue.to) ? kBackgroundDepthMapped
-                                                                      : kBackgroundDepthDevice;
+                                                                  : kBackgroundDepthDevice;
   if (!demand && !waiting.empty()) {
     const auto cap = [&](TierId id) { return id == kHost ? 0 : catalogue_.setup(id).background_bytes_per_s; };
     uint64_t limit = cap(queue.from) && cap(queue.to) ? std::min(cap(queue.from), cap(queue.to))
                                                       : std::max(cap(queue.from), cap(queue.to));
     bool beside_demand = false;
     for (const auto& [ends, other] : queues_) {
-      const bool shared = other.from == queue.from || other.from == queue.to || other.to == queue.to ||
-                          other.to == queue.from;
-      if (shared && (other.demand_chunks > 0 ||
-                     (other.last_demand_ns > 0 && now_ns - other.last_demand_ns < kDemandLingersNs)))
+      const bool shared =
+          other.from == queue.from || other.from == queue.to || other.to == queue.to || other.to == queue.from;
+      if (shared &&
+          (other.demand_chunks > 0 || (other.last_demand_ns > 0 && now_ns - other.last_demand_ns < kDemandLingersNs)))
         beside_demand = true;
     }
     if (beside_demand) {
@@ -209,8 +209,8 @@ void Mover::chunk_ended(Chunk& chunk, const Status& status) {
   } else if (status.code() == Code::kCorrupt) {
     counters_.corrupt_reads++;
   }
-  const bool staged = job->kind == JobKind::kMove && chunk.transfer.op == Op::kRead &&
-                      chunk.piece.data == chunk.staging.get();
+  const bool staged =
+      job->kind == JobKind::kMove && chunk.transfer.op == Op::kRead && chunk.piece.data == chunk.staging.get();
   if (status.is_ok() && staged && !job->cancelled && job->error.is_ok()) {
     chunk.second_half = true;
     return submit(chunk, job->to, Op::kWrite, job->destination, chunk.offset, chunk.staging.get());

@@ -34,8 +34,8 @@ class Pins {
     Handle handle = kNoHandle;
     uint64_t expires_ns = UINT64_MAX;
   };
-  // lease_ns: 0: until unpinned or the session ends. A pinned object is not moved, replaced or removed, so a pointer to it
-  // stays good for as long.
+  // lease_ns: 0: until unpinned or the session ends. A pinned object is not moved, replaced or removed, so a pointer to
+  // it stays good for as long.
   Result<PinId> pin(SessionId session, Handle handle, uint64_t lease_ns, uint64_t now_ns);
   // kNotFound: no such pin of this session; it may have run out.
   Status unpin(SessionId session, PinId pin);

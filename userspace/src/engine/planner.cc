@@ -97,7 +97,8 @@ void Planner::promote(Handle handle, uint64_t now_ns, std::vector<Planned>& plan
     if (usage.used_bytes + record.bytes > catalogue_.info(to).capacity_bytes) {
       // Only in exchange for something colder.
       Handle victim = kNoHandle;
-      if (catalogue_.victims(to, handle, 1, &victim, now_ns, true) == 0 || catalogue_.heat(victim, now_ns) >= heat) continue;
+      if (catalogue_.victims(to, handle, 1, &victim, now_ns, true) == 0 || catalogue_.heat(victim, now_ns) >= heat)
+        continue;
     }
     // A copy on a durable tier stays: leaving again then costs nothing.
     const bool keep = catalogue_.info(record.tier(0)).durable && record.tier(1) == kNoTier;
@@ -140,7 +141,8 @@ Decision Planner::decide(Handle handle, TierId to, uint64_t compute_queue_ns, ui
     if (cpu_ns > 0 && catalogue_.tier(from).map(record.extent[record.tier(0) == from ? 0 : 1])) {
       double fastest = 0;
       for (TierId id = 0; id < catalogue_.tiers(); id++) {
-        if (catalogue_.info(id).kind == TierKind::kDram) fastest = std::max(fastest, links_.at(id, kHost).bytes_per_s());
+        if (catalogue_.info(id).kind == TierKind::kDram)
+          fastest = std::max(fastest, links_.at(id, kHost).bytes_per_s());
       }
       const double here = links_.at(from, kHost).bytes_per_s();
       d.cpu_ns = static_cast<uint64_t>(std::llround(static_cast<double>(cpu_ns) * std::max(1.0, fastest / here)));

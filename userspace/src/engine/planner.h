@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which moves are worth making, and makes none: it reads the catalogue, the links and the health of the tiers,
-// and answers with plans that the mover carries out. What is merged here: the policies' victims, capacity (watermarks and
-// the room that an arriving object needs), bandwidth (predicted times), hysteresis, and pins.
+// and answers with plans that the mover carries out. What is merged here: the policies' victims, capacity (watermarks
+// and the room that an arriving object needs), bandwidth (predicted times), hysteresis, and pins.
 //
 // Thread safety: none; the engine's lock.
 #pragma once
@@ -58,8 +58,8 @@ class Planner {
   Planner(Catalogue& catalogue, const Links& links, const Usable& usable, Counters& counters, const Knobs& knobs)
       : catalogue_(catalogue), links_(links), usable_(usable), counters_(counters), knobs_(knobs) {}
 
-  // What may leave `tier` for `bytes` of `handle` to fit: at least that many bytes where there are enough, but a bounded
-  // number of objects, so that the caller carries them out and asks again. Empty: no room can be made.
+  // What may leave `tier` for `bytes` of `handle` to fit: at least that many bytes where there are enough, but a
+  // bounded number of objects, so that the caller carries them out and asks again. Empty: no room can be made.
   void make_room(TierId tier, Handle handle, uint64_t bytes, MoveClass cls, uint64_t now_ns,
                  std::vector<Planned>& plan);
   // What should leave `tier` in the background, `leaving` bytes being under way already.
@@ -70,9 +70,10 @@ class Planner {
   TierId first_tier(Handle handle, TierId wanted, uint64_t now_ns);
   TierId first_durable() const;
 
-  // Load to `to` (kHost: the caller's memory), make anew, or compute on the CPU where the object lies: what is done first.
-  // compute_queue_ns: work that is before it where it would be made anew; cpu_ns: computing on the CPU out of the fastest
-  // host tier, 0: not possible; scaled by read bandwidth where the object is in a slower one that the CPU can address.
+  // Load to `to` (kHost: the caller's memory), make anew, or compute on the CPU where the object lies: what is done
+  // first. compute_queue_ns: work that is before it where it would be made anew; cpu_ns: computing on the CPU out of
+  // the fastest host tier, 0: not possible; scaled by read bandwidth where the object is in a slower one that the CPU
+  // can address.
   Decision decide(Handle handle, TierId to, uint64_t compute_queue_ns, uint64_t cpu_ns);
 
   bool just_moved(Handle handle, uint64_t now_ns) const;

@@ -139,9 +139,8 @@ EngineFigures bench_engine(const EngineBenchOptions& options) {
   for (Key& key : keys) key = key_of(random() % options.objects);
   uint64_t sum = 0;
   step("lookups");
-  figures.index_ns = mean_ns(options.operations, [&](uint64_t i) {
-    sum += catalogue[catalogue.index().find(keys[i])].bytes;
-  });
+  figures.index_ns =
+      mean_ns(options.operations, [&](uint64_t i) { sum += catalogue[catalogue.index().find(keys[i])].bytes; });
   if (sum != options.operations * kObjectBytes) throw std::runtime_error("a lookup found nothing");
   figures.use_ns = mean_ns(options.operations, [&](uint64_t i) { (void)engine.touch(keys[i]); });
   for (Key& key : keys) key = key_of(options.objects + random() % options.objects);

@@ -20,12 +20,12 @@ struct EngineBenchOptions {
 // Times in nanoseconds an operation, mean of `operations`, uniformly random keys: nothing is warm.
 struct EngineFigures {
   uint64_t objects = 0;
-  double index_ns = 0;         // key to record
-  double use_ns = 0;           // the same under the lock, with heat and the policy's hit: what a get pays beside its copy
+  double index_ns = 0;  // key to record
+  double use_ns = 0;    // the same under the lock, with heat and the policy's hit: what a get pays beside its copy
   double miss_ns = 0;
-  double plan_ns = 0;          // a victim chosen and its destination
-  double move_ns = 0;          // a whole move: asked for, room found, published, all but the bytes
-  double bytes_per_object = 0;  // index and policies, as laid out
+  double plan_ns = 0;                    // a victim chosen and its destination
+  double move_ns = 0;                    // a whole move: asked for, room found, published, all but the bytes
+  double bytes_per_object = 0;           // index and policies, as laid out
   double resident_bytes_per_object = 0;  // what the process grew by while they came
   size_t record_bytes = 0;
   std::string policy;

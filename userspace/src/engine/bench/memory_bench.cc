@@ -115,8 +115,8 @@ MemoryFigures bench_memory(MemoryTierOptions tier_options, const MemoryBenchOpti
     const double bytes = static_cast<double>(extents.size() * piece);
     for (unsigned round = 0; round <= options.rounds; round++) {
       if (options.stop()) throw std::runtime_error("interrupted");
-      options.progress(fmt::format("{}: pieces of {} KiB, round {} of {}", tier.info().name, piece >> 10, round,
-                                   options.rounds));
+      options.progress(
+          fmt::format("{}: pieces of {} KiB, round {} of {}", tier.info().name, piece >> 10, round, options.rounds));
       const double w = bytes / Run(tier, Op::kWrite, extents, memory.data(), piece).seconds();
       const double c = bytes / memcpy_seconds(places, memory.data(), piece, figures.threads);
       const double r = bytes / Run(tier, Op::kRead, extents, memory.data(), piece).seconds();
@@ -133,7 +133,8 @@ MemoryFigures bench_memory(MemoryTierOptions tier_options, const MemoryBenchOpti
   if (!page) throw std::runtime_error(page.status().what());
   for (const Op op : {Op::kRead, Op::kWrite}) {
     std::vector<double> times;
-    for (int i = 0; i < kLatencySamples; i++) times.push_back(Run(tier, op, {*page}, memory.data(), 4096).seconds() * 1e9);
+    for (int i = 0; i < kLatencySamples; i++)
+      times.push_back(Run(tier, op, {*page}, memory.data(), 4096).seconds() * 1e9);
     (op == Op::kRead ? figures.read_latency_ns : figures.write_latency_ns) = median(times);
   }
   return figures;
@@ -148,7 +149,8 @@ MovePagesFigures bench_move_pages(const MemoryBenchOptions& options) {
   }
   const std::vector<int> far = nodes_without_processors();
   for (int node = 0; node <= numa_max_node() && figures.from < 0; node++) {
-    if (numa_node_size64(node, nullptr) > 0 && std::find(far.begin(), far.end(), node) == far.end()) figures.from = node;
+    if (numa_node_size64(node, nullptr) > 0 && std::find(far.begin(), far.end(), node) == far.end())
+      figures.from = node;
   }
   for (int node = 0; node <= numa_max_node() && figures.to < 0; node++) {
     const bool wanted = far.empty() ? node != figures.from : node == far.front();
@@ -161,7 +163,8 @@ MovePagesFigures bench_move_pages(const MemoryBenchOptions& options) {
   const uint64_t bytes = std::min<uint64_t>(options.set_bytes, 64 << 20);
   const auto deleter = [bytes](std::byte* p) { numa_free(p, bytes); };
   const auto on_node = [&](int node) {
-    return std::unique_ptr<std::byte, decltype(deleter)>(static_cast<std::byte*>(numa_alloc_onnode(bytes, node)), deleter);
+    return std::unique_ptr<std::byte, decltype(deleter)>(static_cast<std::byte*>(numa_alloc_onnode(bytes, node)),
+                                                         deleter);
   };
   const auto source = on_node(figures.from), target = on_node(figures.to);
   if (!source || !target) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Latency and bandwidth of memory tiers, beside the C library's memcpy on the same memory, and of the kernel's move_pages.
+// Latency and bandwidth of memory tiers, beside the C library's memcpy on the same memory, and of the kernel's
+// move_pages.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct MemoryFigures {
   std::vector<CopyFigure> copies;
 };
 
-// The tier's capacity is that of options.set_bytes at least. Throws std::runtime_error where it fails, or is interrupted.
+// The tier's capacity is that of options.set_bytes at least. Throws std::runtime_error where it fails, or is
+// interrupted.
 MemoryFigures bench_memory(MemoryTierOptions tier, const MemoryBenchOptions& options);
 
 struct MovePagesFigures {

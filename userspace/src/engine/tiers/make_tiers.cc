@@ -116,7 +116,6 @@ std::unique_ptr<Tier> make_ssd(Words& words) {
   return std::move(*opened);
 }
 
-
 std::unique_ptr<Tier> make_gpu(Words& words) {
   CudaOptions options;
   options.name = words.name;
@@ -164,7 +163,8 @@ std::vector<TierSetup> make_tiers(const std::string& text) {
   for (const TierSetup& gpu : setups) {
     if (gpu.tier->info().kind != TierKind::kGpu || gpu.tier->info().stand_in) continue;
     for (const TierSetup& other : setups) {
-      if (auto* memory = dynamic_cast<MemoryTier*>(other.tier.get())) (void)cuda_register_host(*gpu.tier, memory->range());
+      if (auto* memory = dynamic_cast<MemoryTier*>(other.tier.get()))
+        (void)cuda_register_host(*gpu.tier, memory->range());
     }
   }
   return setups;

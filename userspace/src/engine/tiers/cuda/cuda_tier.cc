@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of device memory cut up by the arena; a thread and two streams' worth of batches a direction. A batch takes what is
-// queued, up to a limit: pieces of registered host memory go directly, by one kernel where they are many and small and by
-// copies of the driver's where they are large; other host memory goes through pinned staging.
+// One block of device memory cut up by the arena; a thread and two streams' worth of batches a direction. A batch takes
+// what is queued, up to a limit: pieces of registered host memory go directly, by one kernel where they are many and
+// small and by copies of the driver's where they are large; other host memory goes through pinned staging.
 #include "engine/tiers/cuda/cuda_tier.h"
 
 #include <cuda_runtime.h>
@@ -26,8 +26,8 @@ namespace {
 using cuda::as_status;
 using cuda::CopyItem;
 
-constexpr size_t kBatch = 64;              // transfers
-constexpr uint32_t kMostItems = 1024;      // pieces of one kernel
+constexpr size_t kBatch = 64;                // transfers
+constexpr uint32_t kMostItems = 1024;        // pieces of one kernel
 constexpr uint64_t kSmallPiece = 256 << 10;  // up to here a kernel beats a copy each
 constexpr size_t kFewItems = 4;
 constexpr size_t kInFlight = 2;  // batches a direction: one is copied while the next is staged
@@ -113,13 +113,17 @@ Status CudaTier::start() {
     for (Lane& lane : direction.lanes) {
       void *staging = nullptr, *items = nullptr;
       if (Status s = step(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), "stream"); !s) return s;
-      if (Status s = step(cudaEventCreateWithFlags(&lane.done, cudaEventDisableTiming | cudaEventBlockingSync), "event"); !s)
+      if (Status s =
+              step(cudaEventCreateWithFlags(&lane.done, cudaEventDisableTiming | cudaEventBlockingSync), "event");
+          !s)
         return s;
-      if (Status s = step(cudaHostAlloc(&staging, options_.staging_bytes / kInFlight, cudaHostAllocPortable), "pinned memory");
+      if (Status s =
+              step(cudaHostAlloc(&staging, options_.staging_bytes / kInFlight, cudaHostAllocPortable), "pinned memory");
           !s)
         return s;
       lane.staging = static_cast<std::byte*>(staging);
-      if (Status s = step(cudaHostAlloc(&items, kMostItems * sizeof(CopyItem), cudaHostAllocPortable), "pinned memory"); !s)
+      if (Status s = step(cudaHostAlloc(&items, kMostItems * sizeof(CopyItem), cudaHostAllocPortable), "pinned memory");
+          !s)
         return s;
       lane.items = static_cast<CopyItem*>(items);
     }
@@ -274,7 +278,8 @@ void CudaTier::issue(Lane& lane, Op) {
   cudaError_t error = cudaSuccess;
   if (items <= kFewItems) {
     for (uint32_t i = 0; i < items && error == cudaSuccess; i++)
-      error = cudaMemcpyAsync(lane.items[i].to, lane.items[i].from, lane.items[i].bytes, cudaMemcpyDefault, lane.stream);
+      error =
+          cudaMemcpyAsync(lane.items[i].to, lane.items[i].from, lane.items[i].bytes, cudaMemcpyDefault, lane.stream);
   } else {
     error = cuda::scatter(lane.items, items, lane.stream);
   }
@@ -341,9 +346,10 @@ Result<std::unique_ptr<Tier>> open_cuda_tier(const CudaOptions& options) {
   const cudaError_t error = cudaGetDeviceCount(&devices);
   (void)cudaGetLastError();
   if (error != cudaSuccess || options.device >= devices) {
-    return Status(Code::kGone, "tier " + options.name + ": no GPU " + std::to_string(options.device) + " (" +
-                                   (error == cudaSuccess ? std::to_string(devices) + " are there" : cudaGetErrorString(error)) +
-                                   "); nvidia-smi lists them, stand-in=yes imitates one");
+    return Status(Code::kGone,
+                  "tier " + options.name + ": no GPU " + std::to_string(options.device) + " (" +
+                      (error == cudaSuccess ? std::to_string(devices) + " are there" : cudaGetErrorString(error)) +
+                      "); nvidia-smi lists them, stand-in=yes imitates one");
   }
   auto tier = std::make_unique<CudaTier>(options, options.capacity_bytes);
   if (tier->info().capacity_bytes == 0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many small pieces in one kernel launch, where a copy each costs more in launches than in bytes. Works on device memory and
-// on pinned host memory alike (unified addressing).
+// Many small pieces in one kernel launch, where a copy each costs more in launches than in bytes. Works on device
+// memory and on pinned host memory alike (unified addressing).
 #pragma once
 
 #include <cuda_runtime.h>

@@ -56,8 +56,8 @@ MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options))
   }
   if (options_.kind == TierKind::kGpu) info_.stand_in = true;
   if (node_ >= 0 && (!numa || node_ > numa_max_node() || numa_node_size64(node_, nullptr) <= 0))
-    throw std::runtime_error(fmt::format("tier {}: no NUMA node {} with memory; numactl --hardware lists them",
-                                         options_.name, node_));
+    throw std::runtime_error(
+        fmt::format("tier {}: no NUMA node {} with memory; numactl --hardware lists them", options_.name, node_));
 
   mapped_bytes_ = (info_.capacity_bytes + kHugePage - 1) / kHugePage * kHugePage;
   void* memory = MAP_FAILED;
@@ -69,8 +69,8 @@ MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options))
   if (memory == MAP_FAILED) {
     memory = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-      throw std::runtime_error(fmt::format("tier {}: cannot map {} bytes: {}", options_.name, mapped_bytes_,
-                                           std::strerror(errno)));
+      throw std::runtime_error(
+          fmt::format("tier {}: cannot map {} bytes: {}", options_.name, mapped_bytes_, std::strerror(errno)));
     if (options_.huge_pages != HugePages::kNone) {
       const bool advised = madvise(memory, mapped_bytes_, MADV_HUGEPAGE) == 0;
       pages = advised ? "transparent huge pages" : "4 KiB pages: the kernel has no transparent huge ones";
@@ -87,9 +87,9 @@ MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options))
   const unsigned threads =
       options_.threads ? options_.threads : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
   notes_ = fmt::format("{}, {}, {} copy threads, {}{}", where, pages, threads, copy_name(copy_),
-                       !info_.stand_in                     ? ""
+                       !info_.stand_in                   ? ""
                        : options_.kind == TierKind::kGpu ? "; a stand-in for a GPU's memory, which there is none of"
-                                                           : "; a stand-in: this machine has no CXL memory node");
+                                                         : "; a stand-in: this machine has no CXL memory node");
   for (unsigned i = 0; i < threads; i++) threads_.emplace_back([this] { work(); });
 }
 
@@ -163,12 +163,11 @@ Status MemoryTier::come_back() {
 Status MemoryTier::check(const Transfer& transfer) const {
   if (!in_service()) return Status(Code::kGone, fmt::format("tier {} is out of service", info_.name));
   if (transfer.op == Op::kFlush) return Status(Code::kUnsupported, "memory is not durable");
-  if (!arena_.holds(transfer.extent))
-    return Status(Code::kInvalid, fmt::format("tier {}: no such extent", info_.name));
+  if (!arena_.holds(transfer.extent)) return Status(Code::kInvalid, fmt::format("tier {}: no such extent", info_.name));
   const uint64_t bytes = bytes_of(transfer.pieces), room = Arena::bytes_of(transfer.extent);
   if (transfer.offset > room || bytes > room - transfer.offset)
-    return Status(Code::kInvalid, fmt::format("tier {}: {} bytes at {} of an extent of {}", info_.name, bytes,
-                                              transfer.offset, room));
+    return Status(Code::kInvalid,
+                  fmt::format("tier {}: {} bytes at {} of an extent of {}", info_.name, bytes, transfer.offset, room));
   return {};
 }
 

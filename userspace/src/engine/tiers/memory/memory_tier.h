@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory as a tier: DRAM, or the memory of a CXL device, which Linux shows as a NUMA node without processors. Bound
-// to its node, in huge pages where wanted and to be had. Where there is no such node, `cxl` is made on an ordinary one
-// and says so (TierInfo::stand_in); as kGpu it imitates a GPU's memory, which the host cannot address, and says so too.
+// Host memory as a tier: DRAM, or the memory of a CXL device, which Linux shows as a NUMA node without processors.
+// Bound to its node, in huge pages where wanted and to be had. Where there is no such node, `cxl` is made on an
+// ordinary one and says so (TierInfo::stand_in); as kGpu it imitates a GPU's memory, which the host cannot address, and
+// says so too.
 //
 // Transfers are copied by a few threads of the tier's, in order of submission; the host may also read and write extents
 // in place (map()).
@@ -18,8 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/tier.h"
 #include "engine/arena.h"
+#include "engine/tier.h"
 #include "engine/tiers/memory/copy.h"
 
 namespace neotier::engine {
