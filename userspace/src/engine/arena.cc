@@ -46,6 +46,7 @@ Arena::Arena(uint64_t capacity_bytes)
     : capacity_(std::min<uint64_t>(capacity_bytes, kSlotUnit << 32) / kPage * kPage), open_(classes().size()) {
   // Pages never make an extent of all ones: that is kNoExtent, and lies past the last slot unit.
   if (capacity_ == kSlotUnit << 32) capacity_ -= kPage;
+  slab_of_page_.resize(capacity_ / kPage);
   if (capacity_ > 0) give_run(0, capacity_ / kPage);
 }
 
@@ -98,25 +99,35 @@ Extent Arena::allocate_slot(uint64_t bytes) {
   if (open.empty()) {
     const uint64_t page = take_run(kSlabPages);
     if (page == UINT64_MAX) return kNoExtent;
-    Slab& slab = slabs_[page];
+    uint32_t fresh = static_cast<uint32_t>(slabs_.size());
+    if (unused_slabs_.empty()) {
+      slabs_.emplace_back();
+    } else {
+      fresh = unused_slabs_.back();
+      unused_slabs_.pop_back();
+    }
+    Slab& slab = slabs_[fresh];
+    slab.page = page;
     slab.size_class = static_cast<uint8_t>(cls);
     slab.slots = static_cast<uint32_t>(kSlab / size);
+    slab.used = slab.hint = 0;
     slab.free.assign((slab.slots + 63) / 64, UINT64_MAX);
     if (slab.slots % 64) slab.free.back() = (uint64_t{1} << slab.slots % 64) - 1;
-    open.emplace(slab.slots, page);
+    std::fill_n(slab_of_page_.begin() + static_cast<std::ptrdiff_t>(page), kSlabPages, fresh + 1);
+    open.emplace(slab.slots, fresh);
   }
-  const auto [available, page] = *open.begin();
+  const auto [available, number] = *open.begin();
   open.erase(open.begin());
-  Slab& slab = slabs_[page];
+  Slab& slab = slabs_[number];
   uint32_t word = slab.hint;
   while (slab.free[word] == 0) word++;
   slab.hint = word;
   const uint32_t slot = word * 64 + static_cast<uint32_t>(std::countr_zero(slab.free[word]));
   slab.free[word] &= slab.free[word] - 1;
   slab.used++;
-  if (available > 1) open.emplace(available - 1, page);
+  if (available > 1) open.emplace(available - 1, number);
   used_ += size;
-  return make_extent(page * kPage + slot * size, bytes);
+  return make_extent(slab.page * kPage + slot * size, bytes);
 }
 
 Extent Arena::allocate(uint64_t bytes) {
@@ -138,27 +149,21 @@ Extent Arena::allocate(uint64_t bytes) {
 }
 
 Arena::Location Arena::locate(Extent extent) const {
-  const uint64_t offset = offset_of(extent), bytes = bytes_of(extent);
-  // A slab may begin at any page up to a slab's length before.
-  const uint64_t page = offset / kPage;
-  for (uint64_t back = 0; back < kSlabPages && back <= page; back++) {
-    const auto it = slabs_.find(page - back);
-    if (it == slabs_.end()) continue;
-    const uint64_t size = classes()[it->second.size_class];
-    const uint64_t within = offset - it->first * kPage;
-    const uint64_t slot = within / size;
-    if (within % size || slot >= it->second.slots || bytes == 0 || class_of(bytes) != it->second.size_class) return {};
-    if (slab_is_free(it->second, static_cast<uint32_t>(slot))) return {};
-    return {&it->second, it->first, static_cast<uint32_t>(slot)};
-  }
-  return {};
+  const uint64_t offset = offset_of(extent), bytes = bytes_of(extent), page = offset / kPage;
+  const uint32_t number = page < slab_of_page_.size() ? slab_of_page_[page] : 0;
+  if (number == 0 || bytes == 0) return {};
+  const Slab& slab = slabs_[number - 1];
+  const uint64_t size = classes()[slab.size_class], within = offset - slab.page * kPage;
+  const auto slot = static_cast<uint32_t>(within / size);
+  if (within % size || slot >= slab.slots || class_of(bytes) != slab.size_class || slab_is_free(slab, slot)) return {};
+  return {number, slot};
 }
 
 bool Arena::holds(Extent extent) const {
   std::lock_guard lock(mutex_);
-  if (const auto it = large_.find(offset_of(extent) / kPage); it != large_.end())
-    return it->second == bytes_of(extent) && offset_of(extent) % kPage == 0;
-  return locate(extent).slab != nullptr;
+  if (locate(extent).slab != 0) return true;
+  const auto it = large_.find(offset_of(extent) / kPage);
+  return it != large_.end() && it->second == bytes_of(extent) && offset_of(extent) % kPage == 0;
 }
 
 bool Arena::free(Extent extent) {
@@ -175,18 +180,20 @@ bool Arena::free(Extent extent) {
   }
   const Location at = locate(extent);
   if (!at.slab) return false;
-  Slab& slab = slabs_[at.base];
+  const uint32_t number = at.slab - 1;
+  Slab& slab = slabs_[number];
   auto& open = open_[slab.size_class];
   used_ -= classes()[slab.size_class];
   extents_--;
-  if (slab.used < slab.slots) open.erase({slab.slots - slab.used, at.base});
+  if (slab.used < slab.slots) open.erase({slab.slots - slab.used, number});
   slab.free[at.slot / 64] |= uint64_t{1} << at.slot % 64;
   slab.hint = std::min(slab.hint, at.slot / 64);
   if (--slab.used == 0) {
-    slabs_.erase(at.base);
-    give_run(at.base, kSlabPages);
+    std::fill_n(slab_of_page_.begin() + static_cast<std::ptrdiff_t>(slab.page), kSlabPages, 0);
+    give_run(slab.page, kSlabPages);
+    unused_slabs_.push_back(number);
   } else {
-    open.emplace(slab.slots - slab.used, at.base);
+    open.emplace(slab.slots - slab.used, number);
   }
   return true;
 }

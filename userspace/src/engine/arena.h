@@ -49,17 +49,16 @@ class Arena {
 
  private:
   struct Slab {
+    uint64_t page = 0;  // its first
     uint8_t size_class = 0;
     uint32_t slots = 0, used = 0;
     uint32_t hint = 0;           // no free slot in words before this
     std::vector<uint64_t> free;  // a bit a slot
   };
   struct Location {
-    const Slab* slab = nullptr;
-    uint64_t base = 0;
+    uint32_t slab = 0;  // number + 1; 0: no such extent
     uint32_t slot = 0;
   };
-  // NULL slab: none such.
   Location locate(Extent extent) const;
   Extent allocate_slot(uint64_t bytes);
   uint64_t take_run(uint64_t pages);  // offset in pages; UINT64_MAX
@@ -70,10 +69,12 @@ class Arena {
   mutable std::mutex mutex_;
   std::map<uint64_t, uint64_t> runs_;                // free: first page -> pages
   std::set<std::pair<uint64_t, uint64_t>> by_size_;  // the same: (pages, first page)
-  std::unordered_map<uint64_t, Slab> slabs_;         // by first page
-  std::unordered_map<uint64_t, uint64_t> large_;     // first page -> bytes
-  // Slabs with room, per class: (slots free, first page), so that the fullest comes first.
-  std::vector<std::set<std::pair<uint32_t, uint64_t>>> open_;
+  std::vector<Slab> slabs_;
+  std::vector<uint32_t> unused_slabs_;
+  std::vector<uint32_t> slab_of_page_;            // number + 1; 0: in none
+  std::unordered_map<uint64_t, uint64_t> large_;  // first page -> bytes
+  // Slabs with room, per class: (slots free, number), so that the fullest comes first.
+  std::vector<std::set<std::pair<uint32_t, uint32_t>>> open_;
   uint64_t used_ = 0, extents_ = 0;
 };
 
