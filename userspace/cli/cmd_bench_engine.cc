@@ -37,7 +37,7 @@ int engine_command(Arguments& arguments) {
   const engine::EngineFigures f = engine::bench_engine(arguments.bench);
   progress.clear();
   fmt::print(
-      "{} objects in three tiers of no bytes, policy {}, random keys\n"
+      "{} objects in three tiers of no bytes, policy {}, random keys; processor time of one thread\n"
       "lookup            {:8.0f} ns\nuse, but the bytes{:8.0f} ns\nmiss              {:8.0f} ns\n"
       "plan, a victim    {:8.0f} ns\nmove, all of it   {:8.0f} ns\n"
       "bytes an object   {:8.1f} (record {}); resident {:.1f}\n",

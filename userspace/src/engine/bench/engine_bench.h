@@ -17,7 +17,7 @@ struct EngineBenchOptions {
   std::function<bool()> stop = [] { return false; };
 };
 
-// Times in nanoseconds an operation, mean of `operations`, uniformly random keys: nothing is warm.
+// Nanoseconds of processor time an operation, mean of `operations`, uniformly random keys: nothing is warm.
 struct EngineFigures {
   uint64_t objects = 0;
   double index_ns = 0;  // key to record
