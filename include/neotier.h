@@ -62,9 +62,10 @@ struct neotier_config {
 	uint32_t struct_bytes, abi;
 	/*
 	 * Tiers, fastest first, separated by commas: KIND=SIZE[:OPTION...], or NAME/KIND=SIZE[:OPTION...]. KIND: dram, cxl, gpu, ssd.
-	 * SIZE: as 512M, 8G. Options: file=PATH (ssd, required), node=N (dram, cxl), device=N (gpu), huge=no|transparent|explicit,
-	 * policy=NAME (what it keeps; default lru), object=SIZE (typical, for the policy), background=SIZE (cap of prefetch and
-	 * write-back, bytes/s), promote=no (nothing comes here unasked; the default of gpu). Example:
+	 * SIZE: as 512M, 8G. Options: file=PATH (ssd, required), extents=N (ssd: most objects of a new file), node=N (dram, cxl),
+	 * huge=no|transparent|explicit (dram, cxl), device=N (gpu), stand-in=yes|no (gpu: imitated in host memory; the default is yes
+	 * where there is no GPU), policy=NAME (what it keeps; default lru), object=SIZE (typical, for the policy), background=SIZE
+	 * (cap of prefetch and write-back, bytes/s), promote=no (nothing comes here unasked; the default of gpu). Example:
 	 * "dram=8G,cxl=32G:node=1,ssd=200G:file=/var/cache/neotier"
 	 */
 	const char *tiers;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "engine/engine.h"
 
@@ -109,7 +110,7 @@ void Engine::recover() {
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
     if (!catalogue_.info(id).durable) continue;
     const Result<std::vector<Recovered>> found = catalogue_.tier(id).recover();
-    if (!found) continue;
+    if (!found) throw std::runtime_error(found.status().what());
     for (const Recovered& r : *found) {
       Handle handle = catalogue_.index().find(r.key);
       if (handle != kNoHandle) {

@@ -20,7 +20,7 @@ namespace neotier::engine {
 
 namespace {
 
-constexpr size_t kBatch = 64;
+constexpr size_t kBatch = 256;
 constexpr int kLatencySamples = 400;
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
