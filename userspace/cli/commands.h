@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
 namespace CLI {
 class App;
 }
@@ -17,5 +21,15 @@ void add_hil_report(CLI::App& hil, int& status);
 void add_trace(CLI::App& app, int& status);
 // Adds `neotier moe …`, likewise.
 void add_moe(CLI::App& app, int& status);
+// Adds `neotier bench …`, likewise.
+void add_bench(CLI::App& app, int& status);
+
+// Adds `neotier status` and `neotier tiers`.
+void add_engine(CLI::App& app, int& status);
+// Its `engine`, to `neotier bench`.
+void add_bench_engine(CLI::App& bench, int& status);
+// The memory tiers' part of `neotier bench tiers`, and the links between `tiers`: prints, and returns its figures.
+// Throws std::runtime_error.
+nlohmann::ordered_json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers);
 
 }  // namespace neotier::cli

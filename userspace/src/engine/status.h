@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,7 @@ enum class Code : uint8_t {
 };
 
 const char* to_string(Code code);
+inline std::ostream& operator<<(std::ostream& out, Code code) { return out << to_string(code); }
 
 // [[nodiscard]]: an error that nobody looks at is a lost object. `what` is one line: what, where, what to do.
 class [[nodiscard]] Status {
@@ -53,6 +55,7 @@ class [[nodiscard]] Result {
   T& operator*() { return *value_; }
   const T& operator*() const { return *value_; }
   T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
 
  private:
   std::optional<T> value_;

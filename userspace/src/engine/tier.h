@@ -55,11 +55,18 @@ struct Piece {
   uint64_t bytes = 0;
 };
 
+// UINT64_MAX where the sum does not fit.
+inline uint64_t bytes_of(std::span<const Piece> pieces) {
+  uint64_t sum = 0;
+  for (const Piece& piece : pieces) sum = piece.bytes > UINT64_MAX - sum ? UINT64_MAX : sum + piece.bytes;
+  return sum;
+}
+
 enum class Op : uint8_t { kRead, kWrite, kFlush };
 
 // One transfer. Owned by the caller, who keeps it, and the host memory it names, alive until `done` was called. Filled
 // in by the caller: op, extent, offset, pieces, done. kFlush ignores the rest: it completes when every write that
-// completed before its submission is durable.
+// completed before its submission is durable, and with kUnsupported on a tier that is not.
 struct Transfer {
   Op op = Op::kRead;
   Extent extent = kNoExtent;
@@ -90,6 +97,7 @@ class Tier {
   virtual TierUsage usage() const = 0;
 
   // Room for an object. kFull, kInvalid (0 bytes, more than the tier's largest), kGone. Never waits for the medium.
+  // What a read finds before the first write of those bytes is not said.
   // `key` goes with the bytes where the tier is durable.
   virtual Result<Extent> allocate(const Key& key, uint64_t bytes) = 0;
   // The extent's bytes are no longer wanted. No transfer of it may be in flight. On a durable tier the extent is not
@@ -102,10 +110,12 @@ class Tier {
 
   // Starts transfers, in any order among themselves. Does not wait for the medium. Returns how many of the first were
   // taken: fewer than all where queues are full; the caller submits the rest after some have completed. A transfer that
-  // is out of the extent's bounds, or whose tier is gone, is taken and completes with its error.
+  // is out of the extent's bounds, or of no extent that allocate() gave and free() has not taken back (kInvalid), or
+  // whose tier is gone (kGone), is taken and completes with its error. One of no bytes completes with kOk.
   virtual size_t submit(std::span<Transfer* const> transfers) = 0;
   // Asks that a transfer end early. It still completes through `done`: kCancelled where nothing of it reached the
-  // extent or all of its reader's memory may be disregarded, or as if cancel() had not been called.
+  // extent or all of its reader's memory may be disregarded, or as if cancel() had not been called. Harmless after
+  // that.
   virtual void cancel(Transfer& transfer) = 0;
   // Completes what has ended, without waiting, where the tier has no thread of its own for that. Returns how many.
   virtual size_t poll() = 0;
@@ -116,8 +126,9 @@ class Tier {
   // Tries to serve again. kOk: extents that survived are as they were.
   virtual Status come_back() = 0;
 
-  // Durable tiers, once, before the first allocate(): what a former process left. Extents whose bytes fail their
-  // checksum are not named. Others return an empty list.
+  // Durable tiers, once, before the first allocate(): what a former process left. Named are the extents of which every
+  // byte was written and flushed; bytes that rotted since are found by the read (kCorrupt). In the order of their
+  // allocation: where a crash left two of one key, the later is the newer. Others return an empty list.
   virtual Result<std::vector<Recovered>> recover() = 0;
 };
 

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier bench tiers
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "cli/commands.h"
+#include "engine/bench/ssd_bench.h"
+#include "util/files.h"
+#include "util/interrupt.h"
+#include "util/json.h"
+#include "util/progress.h"
+#include "util/size.h"
+
+namespace neotier::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Arguments {
+  std::string ssd, size = "2G", json, memory = "512M", links = "gpu=64M,dram=64M,cxl=64M";
+  engine::SsdBenchOptions options;
+};
+
+bool is_rate(const engine::SsdBenchSeries& series) { return series.name.ends_with("_rate"); }
+
+Json to_json(const Arguments& a, const engine::SsdBenchResult& r) {
+  Json j;
+  j["file"] = a.ssd;
+  j["file_bytes"] = r.file_bytes;
+  j["method"] = r.method;
+  j["fio"] = r.fio_version;
+  j["depth"] = 32;
+  j["seconds"] = a.options.seconds;
+  j["rounds"] = a.options.rounds;
+  j["bandwidth_set_bytes"] = r.bandwidth_set_bytes;
+  j["rate_set_bytes"] = r.rate_set_bytes;
+  for (const auto& series : r.series) j[series.name + "_vs_fio"] = series.ratio();
+  for (const auto& series : r.series)
+    j[series.name] = {{"unit", is_rate(series) ? "1/s" : "B/s"},
+                      {"ours_median", series.our_median()},
+                      {"fio_median", series.fio_median()},
+                      {"ours", series.ours},
+                      {"fio", series.fio}};
+  j["write_amplification"] = r.write_amplification;
+  if (r.recovered_objects) {
+    j["recovered_objects"] = r.recovered_objects;
+    j["recovery_s"] = r.recovery_s;
+  }
+  return j;
+}
+
+Json bench_ssd_tier(Arguments& a) {
+  Progress progress;
+  a.options.file = a.ssd;
+  a.options.file_bytes = parse_size(a.size);
+  a.options.progress = [&](const std::string& what) { progress.show(what); };
+  a.options.cancelled = interrupted;
+  engine::SsdBenchResult r;
+  try {
+    r = engine::bench_ssd(a.options);
+  } catch (...) {
+    progress.clear();
+    throw;
+  }
+  progress.clear();
+  fmt::print("ssd {} ({}), by {}, against {}; depth 32, {} rounds of {} s in turn, medians\n", a.ssd,
+             format_size(r.file_bytes), r.method, r.fio_version, a.options.rounds, a.options.seconds);
+  for (const auto& s : r.series)
+    fmt::print("{:<24} ours {:>10.1f}   fio {:>10.1f} {:<8} ours/fio {:.3f}\n",
+               is_rate(s) ? "4 KiB random, " + s.name.substr(0, s.name.find('_')) : "1 MiB, " + s.name,
+               s.our_median() * (is_rate(s) ? 1e-3 : 1e-6), s.fio_median() * (is_rate(s) ? 1e-3 : 1e-6),
+               is_rate(s) ? "k/s" : "MB/s", s.ratio());
+  fmt::print("write amplification of the random writes {:.2f}\n", r.write_amplification);
+  if (r.recovered_objects) fmt::print("recovery: {} objects in {:.3f} s\n", r.recovered_objects, r.recovery_s);
+  return to_json(a, r);
+}
+
+int tiers_command(Arguments& a) {
+  if (!a.json.empty()) require_folder("--json", a.json);
+  if (!a.ssd.empty()) require_folder("--ssd", a.ssd);
+  const uint64_t set = parse_size(a.memory);
+  catch_interrupts();
+  Json json = Json::object();
+  if (set > 0) json = bench_memory_tiers(set, a.links);
+  if (!a.ssd.empty()) json["ssd"] = bench_ssd_tier(a);
+  if (json.empty()) throw std::runtime_error("nothing to measure: give --ssd FILE, or --memory above 0");
+  if (!a.json.empty()) write_file(a.json, pretty(json));
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& status) {
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  bench->require_subcommand(1);
+  auto a = std::make_shared<Arguments>();
+  CLI::App* tiers =
+      bench->add_subcommand("tiers", "latency and bandwidth of the engine's tiers (real, on this machine)");
+  tiers->footer(
+      "examples:\n  neotier bench tiers --json out/tiers.json\n  neotier bench tiers --memory 0 --ssd "
+      "/mnt/nvme/bench.tier\n"
+      "fio runs on the same file, in turn. The objects of an SSD tier's file that is given are removed.");
+  tiers->add_option("--ssd", a->ssd, "FILE of an SSD tier; made where it is not there, and left there");
+  tiers->add_option("--size", a->size, "of a file that is made")->capture_default_str();
+  tiers->add_option("--memory", a->memory, "that the memory tiers are measured with; more than the caches; 0: not them")
+      ->capture_default_str();
+  tiers->add_option("--links", a->links, "tiers whose links are probed, as `neotier tiers` takes them")
+      ->capture_default_str();
+  tiers->add_option("--seconds", a->options.seconds, "each measurement")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 3600.0));
+  tiers->add_option("--rounds", a->options.rounds, "of which the medians are taken")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  tiers
+      ->add_option("--recover-objects", a->options.recovery_objects,
+                   "also store so many objects of 4 KiB in FILE.recovery and time their recovery")
+      ->check(CLI::Range(1, 100000000));
+  tiers->add_option("--json", a->json, "write the figures to FILE");
+  add_bench_engine(*bench, status);
+  tiers->callback([a, &status] { status = tiers_command(*a); });
+}
+
+}  // namespace neotier::cli

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C API through the shared library.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "neotier.h"
+
+namespace {
+
+neotier_config config(const char* tiers) {
+  neotier_config c{};
+  c.struct_bytes = sizeof c;
+  c.abi = NEOTIER_ABI;
+  c.tiers = tiers;
+  c.max_objects = 1000;
+  return c;
+}
+
+TEST(CApi, ALifeOfAnObject) {
+  const neotier_config c = config("dram=4M,cxl=4M");
+  neotier_engine* engine = neotier_open(&c);
+  ASSERT_NE(engine, nullptr) << neotier_error();
+  const neotier_object_key key = {{1, 2, 3}};
+  const std::vector<unsigned char> data(100000, 0x42);
+  neotier_put_options put{};
+  put.struct_bytes = sizeof put;
+  put.kind = NEOTIER_OBJECT_KV;
+  put.recompute_ns = 5000000;
+  ASSERT_EQ(neotier_put(engine, &key, data.data(), data.size(), &put), 0) << neotier_error();
+  EXPECT_EQ(neotier_put(engine, &key, data.data(), data.size(), nullptr), NEOTIER_EEXISTS);
+  EXPECT_NE(std::string(neotier_error()), "");
+
+  neotier_object_info info{};
+  info.struct_bytes = sizeof info;
+  ASSERT_EQ(neotier_lookup(engine, &key, &info), 0);
+  EXPECT_STREQ(info.tier, "dram");
+  EXPECT_EQ(info.bytes, data.size());
+  EXPECT_EQ(info.kind, unsigned{NEOTIER_OBJECT_KV});
+
+  const neotier_session session = neotier_session_open(engine);
+  uint64_t pin = 0;
+  const void* at = nullptr;
+  ASSERT_EQ(neotier_pin(engine, session, &key, 0, &pin, &at), 0);
+  ASSERT_NE(at, nullptr);
+  EXPECT_EQ(std::memcmp(at, data.data(), data.size()), 0);
+  EXPECT_EQ(neotier_remove(engine, &key), NEOTIER_EBUSY);
+  EXPECT_EQ(neotier_unpin(engine, session, pin), 0);
+  neotier_session_close(engine, session);
+
+  neotier_ticket* ticket = neotier_move(engine, &key, 1, "cxl", NEOTIER_DEMAND);
+  ASSERT_NE(ticket, nullptr);
+  EXPECT_EQ(neotier_ticket_wait(ticket, UINT64_MAX), 0) << neotier_error();
+  neotier_progress progress{};
+  progress.struct_bytes = sizeof progress;
+  ASSERT_EQ(neotier_ticket_poll(ticket, &progress), 0);
+  EXPECT_EQ(progress.done, 1u);
+  neotier_ticket_free(ticket);
+  ASSERT_EQ(neotier_lookup(engine, &key, &info), 0);
+  EXPECT_STREQ(info.tier, "cxl");
+
+  std::vector<unsigned char> back(data.size());
+  ticket = neotier_get_async(engine, &key, 0, back.data(), back.size());
+  EXPECT_EQ(neotier_ticket_wait(ticket, UINT64_MAX), 0) << neotier_error();
+  neotier_ticket_cancel(ticket);
+  neotier_ticket_free(ticket);
+  EXPECT_EQ(back, data);
+
+  neotier_decision decision{};
+  decision.struct_bytes = sizeof decision;
+  ASSERT_EQ(neotier_decide(engine, &key, nullptr, 0, 0, &decision), 0);
+  EXPECT_EQ(decision.choice, unsigned{NEOTIER_LOAD});
+  EXPECT_LT(decision.load_ns, decision.recompute_ns);
+
+  EXPECT_EQ(neotier_lookup_prefix(engine, &key, 1), 1u);
+  EXPECT_EQ(neotier_tier_service(engine, "cxl", 0), 0);
+  EXPECT_EQ(neotier_get(engine, &key, 0, back.data(), back.size()), NEOTIER_EGONE);
+  EXPECT_EQ(neotier_tier_service(engine, "cxl", 1), 0);
+  EXPECT_EQ(neotier_get(engine, &key, 0, back.data(), back.size()), 0);
+  EXPECT_EQ(neotier_flush(engine), 0);
+  EXPECT_EQ(neotier_remove(engine, &key), 0);
+  neotier_close(engine);
+}
+
+TEST(CApi, StructsOfOtherVersions) {
+  neotier_config c = config("dram=1M");
+  c.abi = 99;
+  EXPECT_EQ(neotier_open(&c), nullptr);
+  EXPECT_NE(std::string(neotier_error()).find("ABI 99"), std::string::npos);
+  c.abi = NEOTIER_ABI;
+  c.struct_bytes = 0;
+  EXPECT_EQ(neotier_open(&c), nullptr);
+  // An older program's struct ends early: what it does not know has its default.
+  c.struct_bytes = offsetof(neotier_config, seed);
+  c.hysteresis_ms = 12345;
+  neotier_engine* engine = neotier_open(&c);
+  ASSERT_NE(engine, nullptr) << neotier_error();
+  // An older program's result is filled as far as it goes.
+  const neotier_object_key key = {{1}};
+  ASSERT_EQ(neotier_put(engine, &key, "abc", 3, nullptr), 0);
+  neotier_object_info info;
+  std::memset(&info, 0x55, sizeof info);
+  info.struct_bytes = offsetof(neotier_object_info, pins);
+  ASSERT_EQ(neotier_lookup(engine, &key, &info), 0);
+  EXPECT_EQ(info.bytes, 3u);
+  EXPECT_EQ(info.pins, 0x55555555u);
+  neotier_close(engine);
+}
+
+TEST(CApi, WrongTiersAreOneLine) {
+  for (const auto& [tiers, word] : std::vector<std::pair<std::string, std::string>>{
+           {"", "KIND=SIZE"},
+           {"dram", "KIND=SIZE"},
+           {"dram=12Q", "no size"},
+           {"tape=1G", "no kind of tier 'tape'"},
+           {"dram=1M:colour=red", "no option 'colour'"},
+           {"dram=1M:node=99", "no NUMA node 99"},
+           {"dram=1M:node=x", "is no number"},
+           {"dram=1M:huge=maybe", "huge=maybe"},
+           {"dram=1M:policy=nonsense", "unknown policy"},
+           {"dram=1M,dram=2M", "two tiers are called"},
+           {"ssd=64M", "file=PATH"},
+           {"dram=0", "less than a page"},
+       }) {
+    const neotier_config c = config(tiers.c_str());
+    EXPECT_EQ(neotier_open(&c), nullptr) << tiers;
+    const std::string error = neotier_error();
+    EXPECT_NE(error.find(word), std::string::npos) << tiers << ": " << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
+}
+
+TEST(CApi, MetricsFitOrAreCut) {
+  const neotier_config c = config("a/dram=1M,g/gpu=1M:stand-in=yes");
+  neotier_engine* engine = neotier_open(&c);
+  ASSERT_NE(engine, nullptr) << neotier_error();
+  const int64_t length = neotier_metrics(engine, NEOTIER_PROMETHEUS, nullptr, 0);
+  ASSERT_GT(length, 1000);
+  std::string text(static_cast<size_t>(length) + 100, '\0');
+  EXPECT_NEAR(static_cast<double>(neotier_metrics(engine, NEOTIER_JSON, text.data(), 10)), 4000, 4000);
+  EXPECT_EQ(text[9], '\0');
+  EXPECT_EQ(neotier_metrics(engine, 7, nullptr, 0), NEOTIER_EINVALID);
+  neotier_close(engine);
+}
+
+}  // namespace

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+// What callers ask for. How tiers are measured, recovered and watched is in engine_tiers.cc.
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+
+namespace neotier::engine {
+
+namespace {
+
+constexpr uint64_t kCheckNs = 50000000;
+constexpr uint64_t kStepNs = 50000;  // between a caller's steps where there is no thread
+
+const EngineConfig& checked(const EngineConfig& config, const std::vector<TierSetup>& tiers) {
+  if (config.max_objects < 1 || config.max_objects >= UINT32_MAX)
+    throw std::runtime_error(fmt::format("max_objects {} is not in 1 .. {}", config.max_objects, UINT32_MAX - 1));
+  if (tiers.empty() || tiers.size() > kMaxTiers)
+    throw std::runtime_error(fmt::format("{} tiers: an engine has 1 .. {}", tiers.size(), kMaxTiers));
+  const Knobs& knobs = config.knobs;
+  if (!(knobs.low_watermark > 0 && knobs.low_watermark <= knobs.high_watermark && knobs.high_watermark <= 1))
+    throw std::runtime_error(
+        fmt::format("watermarks {} and {}: expected 0 < low <= high <= 1", knobs.low_watermark, knobs.high_watermark));
+  if (!(knobs.background_share > 0 && knobs.background_share <= 1))
+    throw std::runtime_error(fmt::format("background_share {} is not in 0 .. 1", knobs.background_share));
+  if (knobs.chunk_bytes < 4096 || knobs.chunk_bytes > (1u << 30))
+    throw std::runtime_error(fmt::format("chunk_bytes {} is not in 4096 .. 1 GiB", knobs.chunk_bytes));
+  for (size_t i = 0; i < tiers.size(); i++) {
+    if (!tiers[i].tier) throw std::runtime_error("a tier is missing");
+    for (size_t k = 0; k < i; k++) {
+      if (tiers[k].tier->info().name == tiers[i].tier->info().name)
+        throw std::runtime_error(fmt::format("two tiers are called '{}'", tiers[i].tier->info().name));
+    }
+  }
+  return config;
+}
+
+uint64_t seed_of(uint64_t seed) {
+  if (seed) return seed;
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+Status not_found() { return Status(Code::kNotFound, "no such object"); }
+
+}  // namespace
+
+Engine::Engine(EngineConfig config, std::vector<TierSetup> tiers)
+    : config_(checked(config, tiers)),
+      clock_(config.clock ? *config.clock : steady_),
+      catalogue_(config.max_objects, std::move(tiers), seed_of(config.seed)),
+      links_(catalogue_.tiers()),
+      planner_(catalogue_, links_, usable_, counters_, config_.knobs),
+      mover_(catalogue_, links_, planner_, usable_, counters_, clock_, config_.knobs),
+      pins_(catalogue_, counters_) {
+  recover();
+  for (TierId id = 0; id < catalogue_.tiers(); id++) {
+    usable_[id] = catalogue_.tier(id).in_service();
+    health_[id].down = !usable_[id];
+  }
+  if (config_.measure) measure();
+  if (config_.thread) thread_ = std::thread([this] { run(); });
+}
+
+Engine::~Engine() {
+  stop_ = true;
+  mover_.wake();
+  if (thread_.joinable()) thread_.join();
+  std::lock_guard lock(mutex_);
+  mover_.shut_down();
+}
+
+void Engine::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    const uint64_t wake = step_locked();
+    try_failed_tiers(lock);
+    lock.unlock();
+    const uint64_t now = clock_.now_ns();
+    if (wake > now) mover_.wait_ns(wake - now);
+    lock.lock();
+  }
+}
+
+uint64_t Engine::step() {
+  std::unique_lock lock(mutex_);
+  const uint64_t wake = step_locked();
+  try_failed_tiers(lock);
+  return wake;
+}
+
+uint64_t Engine::step_locked() {
+  const uint64_t now = clock_.now_ns();
+  pins_.expire(now);
+  if (now >= checked_ns_ + kCheckNs) {
+    checked_ns_ = now;
+    check_tiers(now);
+  }
+  const uint64_t wake = mover_.step();
+  return std::min({wake, pins_.next_expiry_ns(), checked_ns_ + kCheckNs});
+}
+
+Status Engine::await(const Ticket& ticket) {
+  if (config_.thread) return ticket.wait();
+  for (;;) {
+    step();
+    if (ticket.progress().pending == 0) return ticket.wait();
+    mover_.wait_ns(kStepNs);
+  }
+}
+
+SessionId Engine::open_session() {
+  std::lock_guard lock(mutex_);
+  return pins_.open_session();
+}
+
+void Engine::close_session(SessionId session) {
+  std::lock_guard lock(mutex_);
+  pins_.close_session(session);
+}
+
+Result<TierId> Engine::tier_by_name(const std::string& name) const {
+  const TierId id = catalogue_.find_tier(name);
+  if (id != kNoTier) return id;
+  std::string known;
+  for (TierId i = 0; i < catalogue_.tiers(); i++) known += (i ? ", " : "") + catalogue_.info(i).name;
+  return Status(Code::kInvalid, fmt::format("no tier '{}'; there are: {}", name, known));
+}
+
+Result<TierId> Engine::readable(const Record& record) const {
+  for (int i = 0; i < 2; i++) {
+    if (record.tier(i) != kNoTier && usable_[record.tier(i)]) return record.tier(i);
+  }
+  return Status(Code::kGone, fmt::format("tier {} is out of service; the object may come back with it",
+                                         catalogue_.info(record.tier(0)).name));
+}
+
+bool Engine::make_index_room() {
+  Handle named[16];
+  for (TierId id = static_cast<TierId>(catalogue_.tiers()); id-- > 0;) {
+    const uint32_t found = catalogue_.victims(id, 0, 16, named, clock_.now_ns(), false);
+    bool any = false;
+    for (uint32_t i = 0; i < found; i++) {
+      const Record& record = catalogue_[named[i]];
+      if (record.recompute == 0 || record.in_flight || record.pins > 0) continue;
+      mover_.drop_all(named[i], NEOTIER_EVICTED);
+      catalogue_.forget(named[i]);
+      counters_.discards++;
+      any = true;
+    }
+    if (any) return true;
+  }
+  return false;
+}
+
+Result<Handle> Engine::claim(std::unique_lock<std::mutex>& lock, const Key& key, const PutOptions& options,
+                             uint32_t bytes) {
+  for (;;) {
+    const Handle handle = catalogue_.index().find(key);
+    if (handle == kNoHandle) {
+      Result<Handle> fresh = catalogue_.index().add(key);
+      if (!fresh && fresh.status().code() == Code::kFull && make_index_room()) continue;
+      if (!fresh) return fresh;
+      Record& record = catalogue_[*fresh];
+      record.kind = static_cast<uint8_t>(options.kind) & 3;
+      record.bytes = bytes;
+      record.recompute = encode_cost(options.recompute_ns);
+      record.moved_ms = static_cast<uint32_t>(clock_.now_ns() / 1000000) - config_.knobs.hysteresis_ms;
+      return fresh;
+    }
+    if (!options.replace) return Status(Code::kExists, "an object of this key is there already; ask for replacing it");
+    if (catalogue_[handle].pins > 0) return Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end");
+    if (!mover_.busy(handle)) return handle;
+    mover_.make_stale(handle);
+    if (!mover_.busy(handle)) continue;
+    // Its chunks that are at a tier come back first: one chunk's time.
+    lock.unlock();
+    mover_.wake();
+    if (!config_.thread) step();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.lock();
+  }
+}
+
+Status Engine::put(const Key& key, std::span<const std::byte> data, const PutOptions& options) {
+  if (data.empty() || data.size() > UINT32_MAX || !data.data())
+    return Status(Code::kInvalid, fmt::format("{} bytes: an object has 1 .. {}", data.size(), UINT32_MAX));
+  if (options.kind < ObjectKind::kKv || options.kind > ObjectKind::kPlain)
+    return Status(Code::kInvalid, "no such kind of object");
+  if (!options.tier.empty()) {
+    const Result<TierId> asked = tier_by_name(options.tier);
+    return asked ? put_to(key, data, options, *asked) : asked.status();
+  }
+  Status status = put_to(key, data, options, kNoTier);
+  // Where the first tier cannot make room, a slower one that has it will do.
+  for (TierId id = 1; id < catalogue_.tiers() && status.code() == Code::kFull; id++) {
+    status = put_to(key, data, options, id);
+  }
+  return status;
+}
+
+Status Engine::put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to) {
+  std::unique_lock lock(mutex_);
+  const auto bytes = static_cast<uint32_t>(data.size());
+  const Result<Handle> claimed = claim(lock, key, options, bytes);
+  if (!claimed) return claimed.status();
+  const Handle handle = *claimed;
+  const bool asked = to != kNoTier;
+  if (!asked) to = planner_.first_tier(handle, kNoTier, clock_.now_ns());
+  if (to == kNoTier || !usable_[to]) {
+    if (!catalogue_[handle].has_copy()) catalogue_.forget(handle);
+    return Status(Code::kGone, asked ? fmt::format("tier {} is out of service", catalogue_.info(to).name)
+                                     : "no tier in service is large enough for the object");
+  }
+  mover_.hold(handle);
+  const Extent extent = mover_.reserve(handle, bytes, to);
+  std::byte* room = extent == kNoExtent ? nullptr : catalogue_.tier(to).map(extent);
+  Status status;
+  if (room) {
+    lock.unlock();
+    std::memcpy(room, data.data(), data.size());
+    lock.lock();
+    if (usable_[to]) {
+      mover_.put_in_place(handle, bytes, to, extent);
+    } else {
+      mover_.retire(to, extent, bytes);
+      status = Status(Code::kGone, fmt::format("tier {} went out of service", catalogue_.info(to).name));
+    }
+    mover_.let_go(handle);
+  } else {
+    if (extent != kNoExtent) mover_.retire(to, extent, bytes);
+    const auto ticket = std::make_shared<Ticket>();
+    mover_.put(handle, bytes, to, data.data(), ticket);
+    mover_.step();
+    lock.unlock();
+    status = await(*ticket);
+    lock.lock();
+  }
+  if (!status.is_ok()) return status;
+  counters_.puts++;
+  const Handle stored = catalogue_.index().find(key);
+  if (stored == kNoHandle) return status;
+  Record& record = catalogue_[stored];
+  record.kind = static_cast<uint8_t>(options.kind) & 3;
+  record.recompute = encode_cost(options.recompute_ns);
+  record.recovered = 0;
+  const TierId durable = config_.knobs.write_back ? planner_.first_durable() : kNoTier;
+  if (durable != kNoTier && record.has_copy()) {
+    mover_.move(stored, durable, MoveClass::kWriteBack, Reason::kWriteBack, true, nullptr);
+  }
+  return status;
+}
+
+void Engine::after_use(Handle handle, uint64_t now_ns) {
+  counters_.hits++;
+  catalogue_.warm(handle, now_ns);
+  const TierId at = catalogue_[handle].tier(0);
+  if (usable_[at]) catalogue_.hit(handle, now_ns);
+  if (at == 0) return;
+  std::vector<Planned> plan;
+  planner_.promote(handle, now_ns, plan);
+  if (!plan.empty()) mover_.carry_out(plan, MoveClass::kPrefetch);
+}
+
+Status Engine::get(const Key& key, uint64_t offset, std::span<std::byte> into) {
+  std::unique_lock lock(mutex_);
+  const Handle handle = catalogue_.index().find(key);
+  if (handle == kNoHandle || !catalogue_[handle].has_copy()) {
+    counters_.misses++;
+    return not_found();
+  }
+  const Record& record = catalogue_[handle];
+  if (offset > record.bytes || into.size() > record.bytes - offset)
+    return Status(Code::kInvalid,
+                  fmt::format("bytes {} .. {} of an object of {}", offset, offset + into.size(), record.bytes));
+  const Result<TierId> from = readable(record);
+  if (!from) return from.status();
+  const Extent extent = record.extent[record.tier(0) == *from ? 0 : 1];
+  Status status;
+  if (const std::byte* bytes = catalogue_.tier(*from).map(extent)) {
+    mover_.begin_read(*from, extent);
+    after_use(handle, clock_.now_ns());
+    lock.unlock();
+    std::memcpy(into.data(), bytes + offset, into.size());
+    lock.lock();
+    mover_.end_read(*from, extent);
+    return status;
+  }
+  const auto ticket = std::make_shared<Ticket>();
+  mover_.read(handle, offset, into.data(), into.size(), ticket);
+  after_use(handle, clock_.now_ns());
+  mover_.step();
+  lock.unlock();
+  status = await(*ticket);
+  if (status.code() != Code::kCorrupt) return status;
+  // What can be made anew is not kept to fail again.
+  lock.lock();
+  const Handle now = catalogue_.index().find(key);
+  if (now != handle || mover_.busy(now) || catalogue_[now].recompute == 0 || catalogue_[now].pins > 0 ||
+      catalogue_[now].tier(1) != kNoTier)
+    return status;
+  mover_.drop_all(now, NEOTIER_REMOVED);
+  catalogue_.forget(now);
+  counters_.discards++;
+  return status;
+}
+
+void Engine::get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket) {
+  const auto refuse = [&](const Status& status) {
+    ticket->expect();
+    ticket->end(status);
+  };
+  std::lock_guard lock(mutex_);
+  const Handle handle = catalogue_.index().find(key);
+  if (handle == kNoHandle || !catalogue_[handle].has_copy()) {
+    counters_.misses++;
+    return refuse(not_found());
+  }
+  const Record& record = catalogue_[handle];
+  if (offset > record.bytes || into.size() > record.bytes - offset || into.empty())
+    return refuse(Status(Code::kInvalid,
+                         fmt::format("bytes {} .. {} of an object of {}", offset, offset + into.size(), record.bytes)));
+  mover_.read(handle, offset, into.data(), into.size(), ticket);
+  after_use(handle, clock_.now_ns());
+  mover_.wake();
+}
+
+Result<ObjectInfo> Engine::lookup(const Key& key) const {
+  std::lock_guard lock(mutex_);
+  const Handle handle = catalogue_.index().find(key);
+  if (handle == kNoHandle || !catalogue_[handle].has_copy()) return not_found();
+  const Record& record = catalogue_[handle];
+  ObjectInfo info;
+  info.kind = static_cast<ObjectKind>(record.kind);
+  info.bytes = record.bytes;
+  info.recompute_ns = decode_cost(record.recompute);
+  info.tier = catalogue_.info(record.tier(0)).name;
+  if (record.tier(1) != kNoTier) info.second_tier = catalogue_.info(record.tier(1)).name;
+  info.pins = record.pins;
+  info.moving = record.in_flight;
+  info.recovered = record.recovered;
+  return info;
+}
+
+size_t Engine::lookup_prefix(std::span<const Key> keys) const {
+  std::lock_guard lock(mutex_);
+  size_t found = 0;
+  for (const Key& key : keys) {
+    const Handle handle = catalogue_.index().find(key);
+    if (handle == kNoHandle || !catalogue_[handle].has_copy() || !readable(catalogue_[handle])) break;
+    found++;
+  }
+  return found;
+}
+
+Status Engine::remove(const Key& key) {
+  std::unique_lock lock(mutex_);
+  if (const Handle there = catalogue_.index().find(key); there == kNoHandle) return not_found();
+  PutOptions replace;
+  replace.replace = true;
+  const Result<Handle> claimed = claim(lock, key, replace, 1);
+  if (!claimed) return claimed.status();
+  const bool there = catalogue_[*claimed].has_copy();
+  mover_.drop_all(*claimed, NEOTIER_REMOVED);
+  catalogue_.forget(*claimed);
+  if (!there) return not_found();
+  counters_.removes++;
+  return {};
+}
+
+Status Engine::describe(const Key& key, ObjectKind kind, uint64_t recompute_ns) {
+  if (kind < ObjectKind::kKv || kind > ObjectKind::kPlain) return Status(Code::kInvalid, "no such kind of object");
+  std::lock_guard lock(mutex_);
+  const Handle handle = catalogue_.index().find(key);
+  if (handle == kNoHandle) return not_found();
+  Record& record = catalogue_[handle];
+  record.kind = static_cast<uint8_t>(kind) & 3;
+  record.recompute = encode_cost(recompute_ns);
+  record.recovered = 0;
+  return {};
+}
+
+Status Engine::touch(const Key& key) {
+  std::lock_guard lock(mutex_);
+  const Handle handle = catalogue_.index().find(key);
+  if (handle == kNoHandle || !catalogue_[handle].has_copy()) {
+    counters_.misses++;
+    return not_found();
+  }
+  after_use(handle, clock_.now_ns());
+  return {};
+}
+
+Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_ms) {
+  std::lock_guard lock(mutex_);
+  const Handle handle = catalogue_.index().find(key);
+  if (handle == kNoHandle || !catalogue_[handle].has_copy()) return not_found();
+  const Record& record = catalogue_[handle];
+  const Result<TierId> at = readable(record);
+  if (!at) return at.status();
+  if (!mover_.yields_to_pin(handle)) return Status(Code::kBusy, "the object is being replaced; try again");
+  const Result<PinId> pin =
+      pins_.pin(session, handle, std::min<uint64_t>(lease_ms, UINT64_MAX / 2000000) * 1000000, clock_.now_ns());
+  if (!pin) return pin.status();
+  after_use(handle, clock_.now_ns());
+  mover_.wake();
+  return PinResult{*pin, catalogue_.tier(*at).map(record.extent[record.tier(0) == *at ? 0 : 1]), record.bytes};
+}
+
+Status Engine::unpin(SessionId session, PinId pin) {
+  std::lock_guard lock(mutex_);
+  return pins_.unpin(session, pin);
+}
+
+TicketRef Engine::move(std::span<const Key> keys, const std::string& tier, MoveClass cls) {
+  auto ticket = std::make_shared<Ticket>();
+  const Result<TierId> to = tier_by_name(tier);
+  const auto refuse = [&](const Status& status) {
+    ticket->expect();
+    ticket->end(status);
+  };
+  std::lock_guard lock(mutex_);
+  for (const Key& key : keys) {
+    const Handle handle = to ? catalogue_.index().find(key) : kNoHandle;
+    if (handle == kNoHandle || !catalogue_[handle].has_copy()) {
+      refuse(to ? not_found() : to.status());
+      continue;
+    }
+    const TierId at = catalogue_[handle].tier(0);
+    const Reason reason = *to > at ? Reason::kDemotion : cls == MoveClass::kDemand ? Reason::kAsked : Reason::kPrefetch;
+    // A copy on a durable tier stays: leaving again then costs nothing.
+    mover_.move(handle, *to, cls, reason, *to < at && catalogue_.info(at).durable, ticket);
+  }
+  mover_.step();
+  return ticket;
+}
+
+TicketRef Engine::write_back(std::span<const Key> keys) {
+  auto ticket = std::make_shared<Ticket>();
+  std::lock_guard lock(mutex_);
+  const TierId to = planner_.first_durable();
+  for (const Key& key : keys) {
+    const Handle handle = catalogue_.index().find(key);
+    if (handle == kNoHandle || to == kNoTier) {
+      ticket->expect();
+      ticket->end(to == kNoTier ? Status(Code::kUnsupported, "no durable tier is in service") : not_found());
+      continue;
+    }
+    mover_.move(handle, to, MoveClass::kWriteBack, Reason::kWriteBack, true, ticket);
+  }
+  mover_.step();
+  return ticket;
+}
+
+void Engine::cancel(const TicketRef& ticket) {
+  std::lock_guard lock(mutex_);
+  mover_.cancel(*ticket);
+  mover_.wake();
+}
+
+Status Engine::flush() {
+  const auto ticket = std::make_shared<Ticket>();
+  {
+    std::lock_guard lock(mutex_);
+    for (TierId id = 0; id < catalogue_.tiers(); id++) {
+      if (catalogue_.info(id).durable && usable_[id]) mover_.flush(id, ticket);
+    }
+    mover_.step();
+  }
+  return await(*ticket);
+}
+
+Result<Decision> Engine::decide(const Key& key, const std::string& tier, uint64_t compute_queue_ns, uint64_t cpu_ns) {
+  TierId to = kHost;
+  if (!tier.empty()) {
+    const Result<TierId> named = tier_by_name(tier);
+    if (!named) return named.status();
+    to = *named;
+  }
+  std::lock_guard lock(mutex_);
+  const Handle handle = catalogue_.index().find(key);
+  if (handle == kNoHandle || !catalogue_[handle].has_copy()) return not_found();
+  return planner_.decide(handle, to, compute_queue_ns, cpu_ns);
+}
+
+}  // namespace neotier::engine

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: objects in interchangeable tiers, kept where the policies want them, moved by one mover.
+//
+// One lock guards index, policies, links, planner, mover and pins; it is never held while bytes are copied or a medium
+// is waited for. Locking order: engine -> a tier's own -> the mover's completion list; tickets are last. One thread of
+// the engine's decides; the tiers' threads, and callers that read memory tiers, copy.
+//
+// An object is whole at every moment or not there: put() and moves write elsewhere and publish at the end; a reader
+// that began before keeps the bytes it began with.
+//
+// Errors: Status; only construction throws. Thread safety: all calls from any thread, the destructor excepted.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/catalogue.h"
+#include "engine/clock.h"
+#include "engine/counters.h"
+#include "engine/link.h"
+#include "engine/mover.h"
+#include "engine/pins.h"
+#include "engine/planner.h"
+#include "engine/ticket.h"
+
+namespace neotier::engine {
+
+struct EngineConfig {
+  size_t max_objects = 1 << 20;  // 1 .. 2^32 - 2; memory is taken as they come
+  uint64_t seed = 0;             // of the index's hash and of policies; 0: random
+  Knobs knobs;
+  bool measure = true;           // probe each link at start (some ms a tier)
+  bool thread = true;            // false: somebody calls step(); for tests
+  const Clock* clock = nullptr;  // NULL: the steady one
+};
+
+struct ObjectInfo {
+  ObjectKind kind{};
+  uint64_t bytes = 0;
+  uint64_t recompute_ns = 0;
+  std::string tier, second_tier;  // where it is; the second is empty where there is one copy
+  uint32_t pins = 0;
+  bool moving = false;
+  bool recovered = false;
+};
+
+struct PutOptions {
+  ObjectKind kind = ObjectKind::kPlain;
+  uint64_t recompute_ns = 0;  // to make it anew; 0: impossible, so the object is never thrown away
+  std::string tier = {};      // where to; empty: the policies decide
+  bool replace = false;       // else kExists where there is one
+};
+
+struct PinResult {
+  PinId id = 0;
+  const std::byte* data = nullptr;  // NULL: the host cannot address it there
+  uint64_t bytes = 0;
+};
+
+struct TierStatus {
+  TierInfo info;
+  TierUsage usage;
+  uint64_t objects = 0;
+  std::string policy;
+  bool in_service = true;
+  double read_bytes_per_s = 0, write_bytes_per_s = 0, read_latency_ns = 0, write_latency_ns = 0;
+};
+
+struct LinkStatus {
+  std::string from, to;  // "host": the caller's memory
+  double latency_ns = 0, bytes_per_s = 0;
+  uint64_t queued_bytes = 0, transfers = 0, bytes = 0;
+};
+
+struct EngineStatus {
+  std::vector<TierStatus> tiers;
+  std::vector<LinkStatus> links;  // those that carried or were measured
+  uint64_t objects = 0, max_objects = 0;
+  double overhead_bytes_per_object = 0;
+  uint64_t sessions = 0, pins = 0, jobs = 0;
+  uint64_t queued[kMoveClasses] = {};
+  Counters counters;
+};
+
+class Engine {
+ public:
+  // Tiers fastest first, 1 .. 14, by different names. Durable ones are asked what they still hold. Throws
+  // std::runtime_error, std::bad_alloc.
+  Engine(EngineConfig config, std::vector<TierSetup> tiers);
+  // Cancels what is under way. Sessions are closed with it.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  SessionId open_session();
+  // Its pins are released, all of them.
+  void close_session(SessionId session);
+
+  // Returns when the object is in a tier, whole. kExists, kFull, kInvalid (0 bytes, 4 GiB and more), kBusy (pinned),
+  // kGone.
+  Status put(const Key& key, std::span<const std::byte> data, const PutOptions& options = {});
+  // Copies [offset, offset + into.size()) out. kNotFound, kInvalid (beyond its end), kGone, kIo, kCorrupt. Counts as a
+  // use.
+  Status get(const Key& key, uint64_t offset, std::span<std::byte> into);
+  // The same, without waiting; `into` must stay until the ticket ends.
+  void get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket);
+  Result<ObjectInfo> lookup(const Key& key) const;
+  // How many of the first keys are there, in tiers in service: the longest prefix that need not be computed.
+  size_t lookup_prefix(std::span<const Key> keys) const;
+  // kNotFound, kBusy (pinned).
+  Status remove(const Key& key);
+  // What a recovered object is; or new costs.
+  Status describe(const Key& key, ObjectKind kind, uint64_t recompute_ns);
+  // Counts as a use without reading.
+  Status touch(const Key& key);
+
+  // Holds the object where it is. lease_ms 0: until unpin() or the session's end.
+  Result<PinResult> pin(SessionId session, const Key& key, uint64_t lease_ms);
+  Status unpin(SessionId session, PinId pin);
+
+  // Brings objects to a tier; the ticket ends for each of them, whatever comes of it.
+  TicketRef move(std::span<const Key> keys, const std::string& tier, MoveClass cls);
+  // Copies on the first durable tier, beside the ones there are.
+  TicketRef write_back(std::span<const Key> keys);
+  void cancel(const TicketRef& ticket);
+  // All objects that are on durable tiers now survive a crash when it returns.
+  Status flush();
+
+  // Load, make anew, or compute where it lies. tier: where to, empty: the caller's memory.
+  Result<Decision> decide(const Key& key, const std::string& tier, uint64_t compute_queue_ns, uint64_t cpu_ns);
+
+  // Takes a tier out of service (its objects stay known), or tries to bring it back.
+  Status set_in_service(const std::string& tier, bool in_service);
+
+  EngineStatus status() const;
+
+  // Without a thread: does what can be done now, returns when to call again (clock's time).
+  uint64_t step();
+  // Not under the lock: for tests and benchmarks that are alone with the engine.
+  Links& links() { return links_; }
+  Catalogue& catalogue() { return catalogue_; }
+  Planner& planner() { return planner_; }
+
+ private:
+  struct Health {
+    bool down = false;
+    bool withdrawn = false;  // by the operator: not tried again
+    uint64_t retry_ns = 0;
+    uint32_t attempts = 0;  // in a row
+    bool trying = false;
+  };
+
+  void run();
+  uint64_t step_locked();
+  void measure();
+  void recover();
+  void check_tiers(uint64_t now_ns);
+  void tier_down(TierId tier, uint64_t now_ns);
+  // Lets the lock go while the tier tries.
+  Status bring_back(std::unique_lock<std::mutex>& lock, TierId tier);
+  void try_failed_tiers(std::unique_lock<std::mutex>& lock);
+  bool make_index_room();
+  Status put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to);
+  void after_use(Handle handle, uint64_t now_ns);
+  Result<TierId> tier_by_name(const std::string& name) const;
+  // The copy to read, and its tier; kGone.
+  Result<TierId> readable(const Record& record) const;
+  // Waits for a ticket, stepping where there is no thread.
+  Status await(const Ticket& ticket);
+  // The object's handle, new or not, with no job of it under way; the lock is held.
+  Result<Handle> claim(std::unique_lock<std::mutex>& lock, const Key& key, const PutOptions& options, uint32_t bytes);
+
+  EngineConfig config_;
+  SteadyClock steady_;
+  const Clock& clock_;
+  mutable std::mutex mutex_;
+  Counters counters_;
+  Usable usable_{};
+  Catalogue catalogue_;
+  Links links_;
+  Planner planner_;
+  Mover mover_;
+  Pins pins_;
+  std::array<Health, kMaxTiers> health_;
+  uint64_t checked_ns_ = 0;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace neotier::engine

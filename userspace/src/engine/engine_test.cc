@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "engine/metrics.h"
+#include "engine/testing/engine_rig.h"
+#include "engine/tiers/memory/memory_tier.h"
+
+namespace neotier::engine {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+
+EngineRig two_tiers(std::shared_ptr<MemMedium> medium = nullptr, Knobs knobs = {}) {
+  EngineConfig config;
+  config.knobs = knobs;
+  return EngineRig({{"dram", TierKind::kDram, 1 << 20}, {"ssd", TierKind::kSsd, 4 << 20, false, std::move(medium)}},
+                   config);
+}
+
+TEST(Engine, KeepsWhatItIsGiven) {
+  EngineRig rig = two_tiers();
+  PutOptions options;
+  options.kind = ObjectKind::kExpert;
+  options.recompute_ns = 5000000;
+  ASSERT_TRUE(rig.put(1, 12345, options));
+  EXPECT_TRUE(rig.holds(1, 12345));
+  const Result<ObjectInfo> info = rig.engine->lookup(object_key(1));
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->kind, ObjectKind::kExpert);
+  EXPECT_EQ(info->bytes, 12345u);
+  EXPECT_NEAR(static_cast<double>(info->recompute_ns), 5e6, 5e3);
+  std::vector<std::byte> part(100);
+  ASSERT_TRUE(rig.engine->get(object_key(1), 1000, part));
+  EXPECT_EQ(std::memcmp(part.data(), object_bytes(1, 12345).data() + 1000, 100), 0);
+}
+
+TEST(Engine, RefusesWhatCannotBe) {
+  EngineRig rig = two_tiers();
+  ASSERT_TRUE(rig.put(1, 100));
+  EXPECT_EQ(rig.put(1, 100).code(), Code::kExists);
+  EXPECT_EQ(rig.engine->put(object_key(2), {}, {}).code(), Code::kInvalid);
+  EXPECT_EQ(rig.put(2, 10, {.tier = "tape"}).code(), Code::kInvalid);
+  std::vector<std::byte> into(101);
+  EXPECT_EQ(rig.engine->get(object_key(1), 0, into).code(), Code::kInvalid);
+  EXPECT_EQ(rig.engine->get(object_key(1), UINT64_MAX, std::span(into).first(1)).code(), Code::kInvalid);
+  EXPECT_EQ(rig.engine->get(object_key(3), 0, into).code(), Code::kNotFound);
+  EXPECT_EQ(rig.engine->remove(object_key(3)).code(), Code::kNotFound);
+  EXPECT_EQ(rig.engine->pin(99, object_key(1), 0).status().code(), Code::kInvalid);
+  EXPECT_EQ(rig.engine->status().objects, 1u);
+}
+
+TEST(Engine, BadConfigurationsAreRefused) {
+  const auto open = [](EngineConfig config, size_t tiers, const std::string& policy = "lru") {
+    std::vector<TierSetup> setups(tiers);
+    for (TierSetup& setup : setups) {
+      setup.tier = std::make_unique<MemTier>(MemTierOptions{});
+      setup.policy = policy;
+    }
+    config.measure = config.thread = false;
+    Engine engine(config, std::move(setups));
+  };
+  EXPECT_THROW(open({}, 0), std::runtime_error);
+  EXPECT_THROW(open({}, 2), std::runtime_error) << "two of one name";
+  EXPECT_THROW(open({}, 1, "nonsense"), std::runtime_error);
+  EXPECT_THROW(open({}, 1, "belady"), std::runtime_error);
+  EngineConfig config;
+  config.max_objects = 0;
+  EXPECT_THROW(open(config, 1), std::runtime_error);
+  config = {};
+  config.knobs.low_watermark = 0.99;
+  EXPECT_THROW(open(config, 1), std::runtime_error);
+  EXPECT_NO_THROW(open({}, 1));
+}
+
+TEST(Engine, ReplacesAndRemoves) {
+  EngineRig rig = two_tiers();
+  for (const char* tier : {"dram", "ssd"}) {
+    ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = tier, .replace = true}));
+    const auto newer = object_bytes(2, 30 * kKiB);
+    ASSERT_TRUE(rig.engine->put(object_key(1), newer, {.tier = tier, .replace = true}));
+    EXPECT_TRUE(rig.holds(1, 30 * kKiB, 2));
+  }
+  ASSERT_TRUE(rig.engine->remove(object_key(1)));
+  EXPECT_EQ(rig.engine->status().objects, 0u);
+  EXPECT_EQ(rig.mems[0]->usage().extents + rig.mems[1]->usage().extents, 0u);
+}
+
+TEST(Engine, AFailedReplacementLeavesTheFormerVersion) {
+  EngineRig rig = two_tiers();
+  ASSERT_TRUE(rig.put(1, 10 * kKiB, {.tier = "ssd"}));
+  rig.mems[1]->fail(Op::kWrite, 1);
+  const auto newer = object_bytes(2, 30 * kKiB);
+  EXPECT_EQ(rig.engine->put(object_key(1), newer, {.tier = "ssd", .replace = true}).code(), Code::kIo);
+  EXPECT_TRUE(rig.holds(1, 10 * kKiB));
+  EXPECT_EQ(rig.mems[1]->usage().extents, 1u);
+}
+
+TEST(Engine, LongestPrefix) {
+  EngineRig rig = two_tiers();
+  for (const uint64_t n : {1, 2, 3, 5}) ASSERT_TRUE(rig.put(n, 100));
+  std::vector<Key> keys;
+  for (uint64_t n = 1; n <= 5; n++) keys.push_back(object_key(n));
+  EXPECT_EQ(rig.engine->lookup_prefix(keys), 3u);
+  EXPECT_EQ(rig.engine->lookup_prefix({}), 0u);
+}
+
+TEST(Engine, PinsEndWithTheirSession) {
+  EngineRig rig = two_tiers();
+  ASSERT_TRUE(rig.put(1, 100));
+  const SessionId a = rig.engine->open_session(), b = rig.engine->open_session();
+  for (int i = 0; i < 3; i++) ASSERT_TRUE(rig.engine->pin(a, object_key(1), 0));
+  const Result<PinResult> held = rig.engine->pin(b, object_key(1), 0);
+  ASSERT_TRUE(held);
+  EXPECT_EQ(rig.engine->unpin(a, held->id).code(), Code::kNotFound) << "another session's";
+  EXPECT_EQ(rig.engine->lookup(object_key(1))->pins, 4u);
+  rig.engine->close_session(a);
+  EXPECT_EQ(rig.engine->lookup(object_key(1))->pins, 1u);
+  EXPECT_EQ(rig.engine->remove(object_key(1)).code(), Code::kBusy);
+  rig.engine->close_session(b);
+  rig.engine->close_session(b);
+  EXPECT_EQ(rig.engine->status().pins, 0u);
+  EXPECT_EQ(rig.counters().session_releases, 4u);
+  EXPECT_TRUE(rig.engine->remove(object_key(1)));
+}
+
+TEST(Engine, LeasesEndByThemselves) {
+  EngineRig rig = two_tiers();
+  ASSERT_TRUE(rig.put(1, 100));
+  const SessionId session = rig.engine->open_session();
+  const Result<PinResult> brief = rig.engine->pin(session, object_key(1), 10);
+  ASSERT_TRUE(rig.engine->pin(session, object_key(1), 20));
+  rig.clock.advance_ms(9);
+  rig.engine->step();
+  EXPECT_EQ(rig.engine->lookup(object_key(1))->pins, 2u);
+  rig.clock.advance_ms(1);
+  rig.engine->step();
+  EXPECT_EQ(rig.engine->lookup(object_key(1))->pins, 1u);
+  EXPECT_EQ(rig.engine->unpin(session, brief->id).code(), Code::kNotFound);
+  rig.clock.advance_ms(100);
+  rig.engine->step();
+  EXPECT_EQ(rig.engine->status().pins, 0u);
+  EXPECT_EQ(rig.counters().lease_expiries, 2u);
+}
+
+TEST(Engine, AFailedTiersObjectsComeBackWithIt) {
+  EngineRig rig = two_tiers();
+  ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "ssd"}));
+  ASSERT_TRUE(rig.put(2, 100 * kKiB, {.tier = "dram"}));
+  rig.mems[1]->lose();
+  std::vector<std::byte> into(100 * kKiB);
+  EXPECT_FALSE(rig.engine->get(object_key(1), 0, into));
+  rig.clock.advance_ms(60);
+  rig.engine->step();
+  EXPECT_EQ(rig.engine->get(object_key(1), 0, into).code(), Code::kGone);
+  EXPECT_TRUE(rig.holds(2, 100 * kKiB)) << "others serve on";
+  EXPECT_EQ(rig.put(3, 10, {.tier = "ssd"}).code(), Code::kGone);
+  const Key two = object_key(2);
+  EXPECT_EQ(rig.engine->move(std::span(&two, 1), "ssd", MoveClass::kDemand)->wait_ns(0).code(), Code::kGone);
+  EXPECT_FALSE(rig.engine->status().tiers[1].in_service);
+  EXPECT_EQ(rig.engine->lookup_prefix(std::vector<Key>{object_key(2), object_key(1)}), 1u);
+  // Attempts fail while it is broken, and are made further apart.
+  for (int i = 0; i < 5; i++) {
+    rig.clock.advance_ms(1000);
+    rig.engine->step();
+  }
+  EXPECT_FALSE(rig.engine->status().tiers[1].in_service);
+  rig.mems[1]->mend();
+  for (int i = 0; i < 200 && !rig.engine->status().tiers[1].in_service; i++) {
+    rig.clock.advance_ms(1000);
+    rig.engine->step();
+  }
+  EXPECT_TRUE(rig.engine->status().tiers[1].in_service);
+  EXPECT_TRUE(rig.holds(1, 100 * kKiB));
+  EXPECT_EQ(rig.counters().tier_failures, 1u);
+  EXPECT_EQ(rig.counters().tier_returns, 1u);
+}
+
+TEST(Engine, ATierThatFailsTransfersInARowIsTakenOut) {
+  Knobs knobs;
+  knobs.promote_heat = 0;
+  EngineRig rig = two_tiers(nullptr, knobs);
+  for (uint64_t n = 0; n < 3; n++) ASSERT_TRUE(rig.put(n, 1 * kKiB, {.tier = "ssd"}));
+  std::vector<std::byte> into(1 * kKiB);
+  rig.mems[1]->fail(Op::kRead, 8);
+  for (int i = 0; i < 8; i++) EXPECT_EQ(rig.engine->get(object_key(0), 0, into).code(), Code::kIo);
+  rig.clock.advance_ms(60);
+  rig.engine->step();
+  EXPECT_EQ(rig.engine->get(object_key(0), 0, into).code(), Code::kGone);
+  rig.clock.advance_ms(1100);
+  rig.engine->step();
+  EXPECT_TRUE(rig.holds(0, 1 * kKiB));
+}
+
+TEST(Engine, AnOperatorTakesATierOutAndPutsItBack) {
+  EngineRig rig = two_tiers();
+  ASSERT_TRUE(rig.put(1, 1 * kKiB, {.tier = "ssd"}));
+  ASSERT_TRUE(rig.engine->set_in_service("ssd", false));
+  std::vector<std::byte> into(1 * kKiB);
+  for (int i = 0; i < 10; i++) {
+    rig.clock.advance_ms(5000);
+    rig.engine->step();
+  }
+  EXPECT_EQ(rig.engine->get(object_key(1), 0, into).code(), Code::kGone) << "it is not tried before it is asked for";
+  ASSERT_TRUE(rig.engine->set_in_service("ssd", true));
+  EXPECT_TRUE(rig.holds(1, 1 * kKiB));
+  EXPECT_EQ(rig.engine->set_in_service("tape", true).code(), Code::kInvalid);
+}
+
+TEST(Engine, TheOtherCopyServesWhereOneFails) {
+  Knobs knobs;
+  knobs.write_back = true;
+  EngineRig rig = two_tiers(std::make_shared<MemMedium>(), knobs);
+  ASSERT_TRUE(rig.put(1, 100 * kKiB));
+  ASSERT_TRUE(rig.settle());
+  EXPECT_EQ(rig.engine->lookup(object_key(1))->second_tier, "ssd");
+  EXPECT_EQ(rig.counters().write_backs, 1u);
+  rig.mems[0]->lose();
+  rig.clock.advance_ms(60);
+  rig.engine->step();
+  EXPECT_TRUE(rig.holds(1, 100 * kKiB));
+}
+
+TEST(Engine, AReadStartsAgainFromTheOtherCopy) {
+  EngineRig rig({{"gpu", TierKind::kGpu, 1 << 20, false},
+                 {"ssd", TierKind::kSsd, 1 << 20, false, std::make_shared<MemMedium>()}});
+  ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "ssd"}));
+  const Key key = object_key(1);
+  ASSERT_TRUE(rig.run(rig.engine->move(std::span(&key, 1), "gpu", MoveClass::kDemand)));
+  ASSERT_EQ(rig.where(1), "gpu");
+  ASSERT_EQ(rig.engine->lookup(key)->second_tier, "ssd") << "a durable copy stays";
+  rig.mems[0]->fail(Op::kRead, 1);
+  EXPECT_TRUE(rig.holds(1, 100 * kKiB));
+  EXPECT_EQ(rig.counters().second_copy_reads, 1u);
+}
+
+TEST(Engine, EvictionWithADurableCopyCostsNoTransfer) {
+  Knobs knobs;
+  knobs.write_back = true;
+  EngineRig rig = two_tiers(std::make_shared<MemMedium>(), knobs);
+  for (uint64_t n = 0; n < 20; n++) {
+    ASSERT_TRUE(rig.put(n, 100 * kKiB));
+    ASSERT_TRUE(rig.settle());
+  }
+  const Counters c = rig.counters();
+  EXPECT_EQ(c.demotions, 0u);
+  EXPECT_GE(c.clean_drops, 10u);
+  for (uint64_t n = 0; n < 20; n++) EXPECT_TRUE(rig.holds(n, 100 * kKiB));
+}
+
+TEST(Engine, WhatWasFlushedIsThereAfterARestart) {
+  const auto medium = std::make_shared<MemMedium>();
+  {
+    EngineRig rig = two_tiers(medium);
+    ASSERT_TRUE(rig.put(1, 10 * kKiB, {.tier = "ssd"}));
+    ASSERT_TRUE(rig.put(2, 20 * kKiB, {.tier = "dram"}));
+    const Key keys[] = {object_key(2)};
+    ASSERT_TRUE(rig.run(rig.engine->write_back(keys)));
+    ASSERT_TRUE(rig.engine->flush());
+    ASSERT_TRUE(rig.put(3, 10 * kKiB, {.tier = "dram"}));
+  }
+  EngineRig rig = two_tiers(medium);
+  EXPECT_TRUE(rig.holds(1, 10 * kKiB));
+  EXPECT_TRUE(rig.holds(2, 20 * kKiB));
+  EXPECT_EQ(rig.where(3), "");
+  EXPECT_TRUE(rig.engine->lookup(object_key(1))->recovered);
+  ASSERT_TRUE(rig.engine->describe(object_key(1), ObjectKind::kKv, 1000000));
+  EXPECT_FALSE(rig.engine->lookup(object_key(1))->recovered);
+}
+
+TEST(Engine, AFullIndexForgetsWhatCanBeMadeAnew) {
+  EngineConfig config;
+  config.max_objects = 50;
+  EngineRig rig({{"dram", TierKind::kDram, 1 << 20}}, config);
+  PutOptions kv;
+  kv.recompute_ns = 1000000;
+  for (uint64_t n = 0; n < 200; n++) ASSERT_TRUE(rig.put(n, 100, kv)) << n;
+  EXPECT_LE(rig.engine->status().objects, 50u);
+  EXPECT_TRUE(rig.holds(199, 100));
+}
+
+TEST(Engine, MetricsNameEveryCounterOnce) {
+  EngineRig rig = two_tiers();
+  ASSERT_TRUE(rig.put(1, 100));
+  const EngineStatus status = rig.engine->status();
+  const std::string text = prometheus_text(status);
+  EXPECT_NE(text.find("neotier_puts_total 1\n"), std::string::npos);
+  EXPECT_NE(text.find("neotier_tier_objects{tier=\"dram\",kind=\"dram\",stand_in=\"true\"} 1\n"), std::string::npos);
+  std::set<std::string> families;
+  for (size_t at = text.find("# TYPE "); at != std::string::npos; at = text.find("# TYPE ", at + 1)) {
+    EXPECT_TRUE(families.insert(text.substr(at + 7, text.find(' ', at + 7) - at - 7)).second);
+  }
+  for (const std::string& family : families) EXPECT_NE(text.find("# HELP " + family + " "), std::string::npos);
+  const auto json = to_json(status);
+  EXPECT_EQ(json["counters"]["puts"], 1);
+  EXPECT_EQ(json["tiers"][0]["objects"], 1);
+}
+
+// The whole engine under load: threads store, read, move, pin, cancel, remove while tiers fail and come back. Each
+// thread owns its keys, so it knows which version every object has to hold, byte for byte.
+TEST(WholeEngine, EveryByteUnderLoad) {
+  constexpr int kThreads = 3, kObjects = 60, kSteps = 2500;
+  const char* given = std::getenv("NEOTIER_TEST_SEED");
+  const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("NEOTIER_TEST_SEED=" + std::to_string(seed));
+
+  std::vector<MemTier*> mems;
+  std::vector<TierSetup> tiers(4);
+  const char* const names[] = {"gpu", "dram", "cxl", "ssd"};
+  const TierKind kinds[] = {TierKind::kGpu, TierKind::kDram, TierKind::kCxl, TierKind::kSsd};
+  const uint64_t sizes[] = {1 << 20, 2 << 20, 3 << 20, 16 << 20};
+  for (int i = 0; i < 4; i++) {
+    if (i == 1) {
+      MemoryTierOptions memory;
+      memory.name = names[i];
+      memory.capacity_bytes = sizes[i];
+      tiers[i].tier = std::make_unique<MemoryTier>(memory);
+    } else {
+      MemTierOptions options;
+      options.name = names[i];
+      options.kind = kinds[i];
+      options.capacity_bytes = sizes[i];
+      options.mappable = i == 2;
+      if (i == 3) options.medium = std::make_shared<MemMedium>();
+      auto tier = std::make_unique<MemTier>(options);
+      mems.push_back(tier.get());
+      tiers[i].tier = std::move(tier);
+    }
+    tiers[i].object_bytes = 32 * kKiB;
+  }
+  EngineConfig config;
+  config.max_objects = 1000;
+  config.measure = false;
+  config.knobs.chunk_bytes = 16 * kKiB;
+  config.knobs.hysteresis_ms = 5;
+  config.knobs.retry_ms = 10;
+  config.knobs.promote_heat = 2;
+  config.knobs.write_back = true;
+  Engine engine(config, std::move(tiers));
+
+  std::atomic<bool> stop = false;
+  std::atomic<int> wrong = 0, lost = 0;
+  const auto worker = [&](int id) {
+    std::mt19937_64 random(seed * 31 + id);
+    struct Mine {
+      uint64_t version = 0;  // 0: not there
+      size_t bytes = 0;
+      bool droppable = false;
+    };
+    std::vector<Mine> mine(kObjects);
+    std::vector<TicketRef> tickets;
+    SessionId session = engine.open_session();
+    uint64_t version = uint64_t(id + 1) << 32;
+    std::vector<std::byte> into;
+    for (int step = 0; step < kSteps; step++) {
+      const uint64_t slot = random() % kObjects;
+      const Key key = object_key(uint64_t(id) * 1000 + slot);
+      Mine& object = mine[slot];
+      switch (random() % 10) {
+        case 0:
+        case 1: {
+          PutOptions options;
+          options.replace = true;
+          options.recompute_ns = random() % 2 ? 1000000000 : 0;
+          const size_t bytes = 1 + random() % (60 * kKiB);
+          const Status status = engine.put(key, object_bytes(++version, bytes), options);
+          if (status.is_ok()) object = {version, bytes, options.recompute_ns != 0};
+          break;
+        }
+        case 2: {
+          const Status status = engine.remove(key);
+          if (status.is_ok() || status.code() == Code::kNotFound) {
+            if (status.code() == Code::kNotFound && object.version && !object.droppable) lost++;
+            object = {};
+          }
+          break;
+        }
+        case 3:
+        case 4: {
+          const MoveClass cls = static_cast<MoveClass>(random() % 3);
+          tickets.push_back(engine.move(std::span(&key, 1), names[random() % 4], cls));
+          if (random() % 4 == 0) engine.cancel(tickets.back());
+          if (random() % 4 == 0) (void)tickets.back()->wait_ns(2000000);
+          break;
+        }
+        case 5: {
+          const Result<PinResult> pin = engine.pin(session, key, random() % 3 ? 1 + random() % 5 : 0);
+          if (!pin) break;
+          if (pin->data && object.version) {
+            // Compared under the pin, not after its lease could have ended.
+            const Result<PinResult> lasting = engine.pin(session, key, 0);
+            if (lasting) {
+              const auto expected = object_bytes(object.version, object.bytes);
+              if (lasting->data && lasting->bytes == object.bytes &&
+                  std::memcmp(lasting->data, expected.data(), expected.size()) != 0)
+                wrong++;
+              (void)engine.unpin(session, lasting->id);
+            }
+          }
+          if (random() % 2) (void)engine.unpin(session, pin->id);
+          if (random() % 8 == 0) {
+            engine.close_session(session);
+            session = engine.open_session();
+          }
+          break;
+        }
+        default: {
+          if (!object.version) break;
+          into.assign(object.bytes, std::byte{0});
+          const Status status = engine.get(key, 0, into);
+          if (status.is_ok()) {
+            if (into != object_bytes(object.version, object.bytes)) wrong++;
+          } else if (status.code() == Code::kNotFound) {
+            if (!object.droppable) lost++;
+            object = {};
+          } else if (status.code() == Code::kInvalid) {
+            wrong++;
+          }
+        }
+      }
+    }
+    for (const TicketRef& ticket : tickets) {
+      if (ticket->wait_ns(uint64_t{60} * 1000000000).code() == Code::kTimeout) wrong++;
+    }
+    engine.close_session(session);
+    // All tiers serve again: what is not there now is lost.
+    while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (uint64_t slot = 0; slot < kObjects; slot++) {
+      if (!mine[slot].version) continue;
+      into.assign(mine[slot].bytes, std::byte{0});
+      const Status status = engine.get(object_key(uint64_t(id) * 1000 + slot), 0, into);
+      if (status.is_ok() && into != object_bytes(mine[slot].version, mine[slot].bytes)) wrong++;
+      if (!status.is_ok() && !(status.code() == Code::kNotFound && mine[slot].droppable)) lost++;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; i++) {
+    threads.emplace_back([&, i] { worker(i); });
+  }
+  std::thread chaos([&] {
+    std::mt19937_64 random(seed);
+    for (int i = 0; i < 150; i++) {
+      MemTier& tier = *mems[random() % mems.size()];
+      switch (random() % 4) {
+        case 0:
+          tier.fail(Op::kRead, 1);
+          break;
+        case 1:
+          tier.fail(Op::kWrite, 1);
+          break;
+        case 2:
+          tier.hold();
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          tier.release();
+          break;
+        case 3:
+          tier.lose();
+          std::this_thread::sleep_for(std::chrono::milliseconds(random() % 60));
+          tier.mend();
+          break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+    for (MemTier* tier : mems) {
+      tier->release();
+      tier->mend();
+      tier->fail(Op::kRead, 0);
+      tier->fail(Op::kWrite, 0);
+    }
+    for (const char* name : names) {
+      for (int i = 0; i < 1000 && !engine.set_in_service(name, true); i++)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    stop = true;
+  });
+  chaos.join();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(lost, 0);
+  const EngineStatus status = engine.status();
+  EXPECT_EQ(status.pins, 0u);
+  EXPECT_EQ(status.sessions, 0u);
+  EXPECT_GT(status.counters.moves, 100u);
+  EXPECT_GT(status.counters.tier_failures, 0u);
+}
+
+}  // namespace
+}  // namespace neotier::engine

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Carries out what was asked for and what the planner planned: the only one that changes placement.
+//
+// A job takes one object from one end to another: reserve room -> copy, a chunk at a time -> verify that the object is
+// still what it was -> publish. Until it is published the object is where it was, so a job that fails, is cancelled or
+// goes stale leaves it there, whole. A copy that somebody still reads is set aside at publishing and freed when the
+// last reader has left.
+//
+// Order: chunks of demand before those of prefetch before those of write-back, wherever they share a tier. Of the lower
+// two at most a few chunks are at a tier at any time, and beside demand they share a token bucket, so that demand finds
+// a queue of one chunk in front of it and not of one request.
+//
+// Transfers between a tier and memory are the tiers' work; the mover's own thread only decides, and blocks on nothing
+// but its wake-up.
+//
+// Thread safety: none but of wake(); the engine's lock. Completions arrive from threads of tiers through a list of
+// their own.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/catalogue.h"
+#include "engine/clock.h"
+#include "engine/counters.h"
+#include "engine/link.h"
+#include "engine/planner.h"
+#include "engine/ticket.h"
+
+namespace neotier::engine {
+
+class Mover {
+ public:
+  Mover(Catalogue& catalogue, Links& links, Planner& planner, Usable& usable, Counters& counters, const Clock& clock,
+        const Knobs& knobs);
+  // Nothing may be under way: shut_down() first.
+  ~Mover();
+
+  // Brings the object to a tier. The ticket (may be NULL) ends once for it; an object that is there already, or on its
+  // way, is no error. kBusy: pinned, or on its way elsewhere.
+  void move(Handle handle, TierId to, MoveClass cls, Reason reason, bool keep_source, const TicketRef& ticket);
+  // Stores `handle`, which is in the index: its first copy, or one that takes the place of those it has. `data` must
+  // stay until the ticket ends.
+  void put(Handle handle, uint32_t bytes, TierId to, const std::byte* data, const TicketRef& ticket);
+  // The same, the bytes having been written already by the caller to an extent that reserve() gave.
+  // The object is held against all others from before the caller writes until after: hold() and let_go().
+  void put_in_place(Handle handle, uint32_t bytes, TierId to, Extent extent);
+  void hold(Handle handle);
+  void let_go(Handle handle);
+  // Room for it without waiting, evicting only what costs no transfer; kNoExtent where that is not possible.
+  Extent reserve(Handle handle, uint32_t bytes, TierId to);
+  // Copies bytes out. `into` must stay until the ticket ends.
+  void read(Handle handle, uint64_t offset, std::byte* into, uint64_t bytes, const TicketRef& ticket);
+  void flush(TierId tier, const TicketRef& ticket);
+  // A removed object's extents go back to their tiers as soon as nobody reads them.
+  void drop_all(Handle handle, neotier_remove_reason reason);
+  void retire(TierId tier, Extent extent, uint64_t bytes);
+
+  // Readers outside the lock hold the extent between these.
+  void begin_read(TierId tier, Extent extent) { readers_[{tier, extent}].count++; }
+  void end_read(TierId tier, Extent extent);
+
+  // Ends what only this ticket waits for, as early as may be.
+  void cancel(const Ticket& ticket);
+  // Throws the object's job away, if it has one.
+  void make_stale(Handle handle);
+  bool busy(Handle handle) const { return moving_.count(handle) != 0; }
+  // Whether what is under way gives way to a pin: a move is thrown away at its end, a new version is not.
+  bool yields_to_pin(Handle handle) const;
+
+  // Does all that can be done now. Returns when to call again without an event in between; UINT64_MAX: not needed.
+  uint64_t step();
+  // Jobs of the planner for what it finds by itself.
+  void carry_out(const std::vector<Planned>& plan, MoveClass cls);
+  uint64_t leaving_bytes(TierId tier) const { return leaving_bytes_[tier]; }
+  size_t jobs() const { return jobs_.size(); }
+  size_t queued(MoveClass cls) const;
+  // Cancels everything and waits for what the tiers still have. Afterwards every ticket has ended.
+  void shut_down();
+  // A tier went out of service: what waits for it ends.
+  void tier_failed(TierId tier);
+  // Transfers in a row that the tier has failed.
+  uint32_t failures_in_a_row(TierId tier) const { return failures_[tier]; }
+  void forgive(TierId tier) { failures_[tier] = 0; }
+
+  // Waits until a transfer ended, wake() was called, or the time has passed. Call without the engine's lock.
+  void wait_ns(uint64_t ns);
+  void wake();
+
+ private:
+  struct Job;
+  struct Chunk;
+  struct LinkQueue {
+    TierId from = kNoTier, to = kNoTier;
+    std::array<std::deque<Job*>, kMoveClasses> waiting;
+    uint32_t demand_chunks = 0, background_chunks = 0;  // at the tiers now
+    uint64_t last_demand_ns = 0;
+  };
+  struct Readers {
+    uint32_t count = 0;
+    bool retired = false;  // freed by the last of them
+    uint64_t bytes = 0;    // where retired
+  };
+
+  Job* start(Handle handle, TierId from, TierId to, MoveClass cls, const TicketRef& ticket);
+  void end(Job* job, const Status& status);
+  Status publish(Job& job);
+  void find_room(Job* job);
+  void leave_waiting(Job* job);
+  void count_leaving(Job* job);
+  void cancel_job(Job* job);
+  void enqueue(Job* job);
+  void dequeue(Job* job);
+  void raise(Job* job, MoveClass cls);
+  LinkQueue& link_queue(TierId from, TierId to);
+  void drop_copy(Handle handle, TierId tier, neotier_remove_reason reason);
+
+  void take_completions();
+  void chunk_ended(Chunk& chunk, const Status& status);
+  void job_progressed(Job* job);
+  // A read whose tier failed starts again from the object's other copy, once.
+  bool read_elsewhere(Job* job);
+  void retry_rooms();
+  uint64_t dispatch();
+  // Sends chunks of the queue's first jobs; false where more could not be sent now.
+  bool dispatch_queue(LinkQueue& queue, MoveClass cls, uint64_t now_ns, uint64_t& wake_ns);
+  void send_chunk(LinkQueue& queue, Job& job, uint64_t now_ns);
+  Chunk& new_chunk();
+  void submit(Chunk& chunk, TierId at, Op op, Extent extent, uint64_t offset, std::byte* memory);
+  void submit_all();
+
+  Catalogue& catalogue_;
+  Links& links_;
+  Planner& planner_;
+  const Usable& usable_;
+  Counters& counters_;
+  const Clock& clock_;
+  const Knobs& knobs_;
+
+  std::unordered_map<Job*, std::unique_ptr<Job>> jobs_;
+  std::unordered_map<Handle, Job*> moving_;  // those that change the object's placement
+  std::map<std::pair<TierId, TierId>, LinkQueue> queues_;
+  std::array<std::deque<Job*>, kMaxTiers> rooms_;  // waiting for room
+  std::array<bool, kMaxTiers> room_changed_{};
+  std::array<uint64_t, kMaxTiers> leaving_bytes_{};  // on the way out, or read by somebody for the last time
+  std::array<uint64_t, kMaxTiers> waiting_bytes_{};  // that jobs want there
+  std::array<uint32_t, kMaxTiers> failures_{};
+  std::array<uint32_t, kMaxTiers> in_flight_{};  // transfers at the tier
+  std::array<bool, kMaxTiers> needs_poll_{};
+  std::array<std::vector<Chunk*>, kMaxTiers> to_submit_;
+  std::map<std::pair<TierId, Extent>, Readers> readers_;
+
+  std::vector<std::unique_ptr<Chunk>> chunks_;
+  std::vector<Chunk*> free_chunks_;
+
+  std::mutex completions_mutex_;
+  std::condition_variable completed_;
+  std::vector<std::pair<Chunk*, Status>> completions_;
+  bool woken_ = false;
+};
+
+}  // namespace neotier::engine

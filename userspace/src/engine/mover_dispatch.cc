@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chunks: whose turn it is, to the tiers and back.
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "engine/mover.h"
+#include "engine/mover_job.h"
+
+namespace neotier::engine {
+
+namespace {
+
+constexpr uint32_t kDemandDepth = 32;
+// What may be at a tier in front of demand: one chunk a copy thread where the host copies, a short queue at a device.
+constexpr uint32_t kBackgroundDepthMapped = 2;
+constexpr uint32_t kBackgroundDepthDevice = 8;
+constexpr uint64_t kDemandLingersNs = 10000000;
+constexpr uint64_t kPollNs = 20000;
+constexpr uint64_t kResubmitNs = 1000000;
+constexpr size_t kStagingAlignment = 4096;
+
+}  // namespace
+
+Mover::LinkQueue& Mover::link_queue(TierId from, TierId to) {
+  LinkQueue& queue = queues_[{from, to}];
+  queue.from = from;
+  queue.to = to;
+  return queue;
+}
+
+void Mover::enqueue(Job* job) {
+  job->queued = true;
+  links_.at(job->from, job->to).queued(job->bytes);
+  link_queue(job->from, job->to).waiting[static_cast<size_t>(job->cls)].push_back(job);
+  wake();
+}
+
+void Mover::dequeue(Job* job) {
+  if (!job->queued) return;
+  auto& waiting = link_queue(job->from, job->to).waiting[static_cast<size_t>(job->cls)];
+  waiting.erase(std::remove(waiting.begin(), waiting.end(), job), waiting.end());
+  job->queued = false;
+  links_.at(job->from, job->to).unqueued(job->bytes);
+}
+
+void Mover::raise(Job* job, MoveClass cls) {
+  if (cls >= job->cls) return;
+  if (!job->queued) {
+    job->cls = cls;
+    return;
+  }
+  auto& waiting = link_queue(job->from, job->to).waiting;
+  auto& old = waiting[static_cast<size_t>(job->cls)];
+  const auto it = std::find(old.begin(), old.end(), job);
+  if (it != old.end()) {
+    old.erase(it);
+    waiting[static_cast<size_t>(cls)].push_back(job);
+  }
+  job->cls = cls;
+  wake();
+}
+
+Mover::Chunk& Mover::new_chunk() {
+  if (free_chunks_.empty()) {
+    chunks_.push_back(std::make_unique<Chunk>());
+    Chunk* fresh = chunks_.back().get();
+    fresh->transfer.done = [this, fresh](Transfer&, Status status) {
+      std::lock_guard lock(completions_mutex_);
+      completions_.emplace_back(fresh, std::move(status));
+      completed_.notify_one();
+    };
+    free_chunks_.push_back(fresh);
+  }
+  Chunk& chunk = *free_chunks_.back();
+  free_chunks_.pop_back();
+  return chunk;
+}
+
+void Mover::submit(Chunk& chunk, TierId at, Op op, Extent extent, uint64_t offset, std::byte* memory) {
+  chunk.at = at;
+  chunk.submitted = false;
+  chunk.piece = {memory, chunk.bytes};
+  chunk.transfer.op = op;
+  chunk.transfer.extent = extent;
+  chunk.transfer.offset = offset;
+  chunk.transfer.pieces = {&chunk.piece, 1};
+  to_submit_[at].push_back(&chunk);
+}
+
+void Mover::submit_all() {
+  std::vector<Transfer*> transfers;
+  for (TierId id = 0; id < catalogue_.tiers(); id++) {
+    auto& chunks = to_submit_[id];
+    if (chunks.empty()) continue;
+    transfers.clear();
+    for (Chunk* chunk : chunks) transfers.push_back(&chunk->transfer);
+    const size_t taken = catalogue_.tier(id).submit(transfers);
+    for (size_t i = 0; i < taken; i++) chunks[i]->submitted = true;
+    in_flight_[id] += static_cast<uint32_t>(taken);
+    chunks.erase(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(taken));
+  }
+}
+
+void Mover::send_chunk(LinkQueue& queue, Job& job, uint64_t now_ns) {
+  Chunk& chunk = new_chunk();
+  chunk.job = &job;
+  chunk.offset = job.sent;
+  chunk.bytes = std::min<uint64_t>(knobs_.chunk_bytes, job.bytes - job.sent);
+  chunk.begun_ns = now_ns;
+  chunk.second_half = false;
+  chunk.background = job.cls != MoveClass::kDemand;
+  (chunk.background ? queue.background_chunks : queue.demand_chunks)++;
+  if (!chunk.background) queue.last_demand_ns = now_ns;
+  if (job.sent == 0) job.begun_ns = now_ns;
+  job.sent += chunk.bytes;
+  job.chunks++;
+  if (job.kind == JobKind::kFlush) return submit(chunk, job.from, Op::kFlush, kNoExtent, 0, nullptr);
+
+  std::byte* source = job.from == kHost ? job.host : catalogue_.tier(job.from).map(job.source);
+  std::byte* destination = job.to == kHost ? job.host : catalogue_.tier(job.to).map(job.destination);
+  const uint64_t from = job.offset + chunk.offset;
+  if (job.to != kHost && source) return submit(chunk, job.to, Op::kWrite, job.destination, chunk.offset, source + from);
+  if (destination) return submit(chunk, job.from, Op::kRead, job.source, from, destination + chunk.offset);
+  if (!chunk.staging) {
+    const uint64_t size = (knobs_.chunk_bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
+    chunk.staging.reset(static_cast<std::byte*>(std::aligned_alloc(kStagingAlignment, size)));
+    if (!chunk.staging) throw std::bad_alloc();
+  }
+  submit(chunk, job.from, Op::kRead, job.source, from, chunk.staging.get());
+}
+
+bool Mover::dispatch_queue(LinkQueue& queue, MoveClass cls, uint64_t now_ns, uint64_t& wake_ns) {
+  auto& waiting = queue.waiting[static_cast<size_t>(cls)];
+  Link& link = links_.at(queue.from, queue.to);
+  const bool demand = cls == MoveClass::kDemand;
+  const auto mapped = [&](TierId id) {
+    return id == kHost || catalogue_.info(id).kind == TierKind::kDram || catalogue_.info(id).kind == TierKind::kCxl;
+  };
+  const uint32_t depth = demand                                   ? kDemandDepth
+                         : mapped(queue.from) && mapped(queue.to) ? kBackgroundDepthMapped
+                                                                  : kBackgroundDepthDevice;
+  if (!demand && !waiting.empty()) {
+    const auto cap = [&](TierId id) { return id == kHost ? 0 : catalogue_.setup(id).background_bytes_per_s; };
+    uint64_t limit = cap(queue.from) && cap(queue.to) ? std::min(cap(queue.from), cap(queue.to))
+                                                      : std::max(cap(queue.from), cap(queue.to));
+    bool beside_demand = false;
+    for (const auto& [ends, other] : queues_) {
+      const bool shared =
+          other.from == queue.from || other.from == queue.to || other.to == queue.to || other.to == queue.from;
+      if (shared &&
+          (other.demand_chunks > 0 || (other.last_demand_ns > 0 && now_ns - other.last_demand_ns < kDemandLingersNs)))
+        beside_demand = true;
+    }
+    if (beside_demand) {
+      const auto share = static_cast<uint64_t>(knobs_.background_share * link.bytes_per_s());
+      limit = limit ? std::min(limit, share) : share;
+    }
+    link.set_limit(limit);
+  }
+  while (!waiting.empty()) {
+    Job* job = waiting.front();
+    while (job->sent < job->bytes) {
+      const uint64_t bytes = std::min<uint64_t>(knobs_.chunk_bytes, job->bytes - job->sent);
+      if ((demand ? queue.demand_chunks : queue.background_chunks) >= depth) {
+        job->held = true;
+        return false;
+      }
+      if (!demand && !link.may_take(now_ns, bytes)) {
+        job->held = true;
+        wake_ns = std::min(wake_ns, link.ready_ns(now_ns, bytes));
+        return false;
+      }
+      link.take(now_ns, bytes);
+      send_chunk(queue, *job, now_ns);
+    }
+    waiting.pop_front();
+  }
+  return true;
+}
+
+uint64_t Mover::dispatch() {
+  const uint64_t now = clock_.now_ns();
+  uint64_t wake = UINT64_MAX;
+  std::array<bool, kMaxTiers + 1> held{};
+  for (auto& [ends, queue] : queues_) {
+    if (!dispatch_queue(queue, MoveClass::kDemand, now, wake)) held[queue.from] = held[queue.to] = true;
+  }
+  for (const MoveClass cls : {MoveClass::kPrefetch, MoveClass::kWriteBack}) {
+    for (auto& [ends, queue] : queues_) {
+      if (!held[queue.from] && !held[queue.to]) dispatch_queue(queue, cls, now, wake);
+    }
+  }
+  submit_all();
+  for (TierId id = 0; id < catalogue_.tiers(); id++) {
+    if (in_flight_[id] > 0 && needs_poll_[id]) wake = std::min(wake, now + kPollNs);
+    if (!to_submit_[id].empty()) wake = std::min(wake, now + kResubmitNs);
+  }
+  return wake;
+}
+
+void Mover::chunk_ended(Chunk& chunk, const Status& status) {
+  Job* job = chunk.job;
+  in_flight_[chunk.at]--;
+  if (status.is_ok()) {
+    failures_[chunk.at] = 0;
+  } else if (status.code() == Code::kIo || status.code() == Code::kGone) {
+    failures_[chunk.at]++;
+  } else if (status.code() == Code::kCorrupt) {
+    counters_.corrupt_reads++;
+  }
+  const bool staged =
+      job->kind == JobKind::kMove && chunk.transfer.op == Op::kRead && chunk.piece.data == chunk.staging.get();
+  if (status.is_ok() && staged && !job->cancelled && job->error.is_ok()) {
+    chunk.second_half = true;
+    return submit(chunk, job->to, Op::kWrite, job->destination, chunk.offset, chunk.staging.get());
+  }
+  LinkQueue& queue = link_queue(job->from, job->to);
+  (chunk.background ? queue.background_chunks : queue.demand_chunks)--;
+  if (!status.is_ok() && job->error.is_ok() && status.code() != Code::kCancelled) job->error = status;
+  if (!status.is_ok() && status.code() == Code::kCancelled) job->cancelled = true;
+  job->chunks--;
+  chunk.job = nullptr;
+  chunk.submitted = false;
+  free_chunks_.push_back(&chunk);
+  job_progressed(job);
+}
+
+void Mover::job_progressed(Job* job) {
+  if (job->chunks > 0) return;
+  const bool failed = !job->error.is_ok() || job->cancelled;
+  if (!failed && job->sent < job->bytes) return;
+  const bool was_queued = job->queued;
+  dequeue(job);
+  if (!failed) {
+    Link& link = links_.at(job->from, job->to);
+    if (!job->held && job->kind != JobKind::kFlush) link.observe(job->bytes, clock_.now_ns() - job->begun_ns);
+    return end(job, Status::ok());
+  }
+  if (!job->error.is_ok() && job->kind == JobKind::kRead && was_queued && read_elsewhere(job)) return;
+  end(job, job->error.is_ok() ? Status(Code::kCancelled, "cancelled") : job->error);
+}
+
+bool Mover::read_elsewhere(Job* job) {
+  if (job->second_try || catalogue_.index().find(job->key) != job->handle) return false;
+  const Record& record = catalogue_[job->handle];
+  if (job->offset + job->bytes > record.bytes) return false;
+  for (int i = 0; i < 2; i++) {
+    const TierId other = record.tier(i);
+    if (other == kNoTier || other == job->from || !usable_[other]) continue;
+    end_read(job->from, job->source);
+    job->from = other;
+    job->source = record.extent[i];
+    begin_read(other, job->source);
+    job->sent = 0;
+    job->error = Status::ok();
+    job->cancelled = false;
+    job->second_try = true;
+    counters_.second_copy_reads++;
+    enqueue(job);
+    return true;
+  }
+  return false;
+}
+
+void Mover::take_completions() {
+  std::vector<std::pair<Chunk*, Status>> ended;
+  {
+    std::lock_guard lock(completions_mutex_);
+    ended.swap(completions_);
+  }
+  for (auto& [chunk, status] : ended) chunk_ended(*chunk, status);
+}
+
+uint64_t Mover::step() {
+  for (TierId id = 0; id < catalogue_.tiers(); id++) {
+    if (in_flight_[id] > 0 && catalogue_.tier(id).poll() > 0) needs_poll_[id] = true;
+  }
+  take_completions();
+  while (std::find(room_changed_.begin(), room_changed_.end(), true) != room_changed_.end()) retry_rooms();
+  return dispatch();
+}
+
+void Mover::wait_ns(uint64_t ns) {
+  std::unique_lock lock(completions_mutex_);
+  const auto ready = [this] { return woken_ || !completions_.empty(); };
+  completed_.wait_for(lock, std::chrono::nanoseconds(std::min<uint64_t>(ns, 1000000000)), ready);
+  woken_ = false;
+}
+
+void Mover::wake() {
+  std::lock_guard lock(completions_mutex_);
+  woken_ = true;
+  completed_.notify_one();
+}
+
+}  // namespace neotier::engine

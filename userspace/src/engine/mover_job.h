@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two halves of the mover share.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "engine/mover.h"
+
+namespace neotier::engine {
+
+enum class JobKind : uint8_t { kMove, kPut, kRead, kFlush };
+
+struct Mover::Job {
+  JobKind kind{};
+  MoveClass cls{};
+  Reason reason{};
+  Handle handle = kNoHandle;
+  Key key;
+  TierId from = kNoTier, to = kNoTier;  // kHost: `host`
+  Extent source = kNoExtent, destination = kNoExtent;
+  std::byte* host = nullptr;
+  uint64_t bytes = 0;
+  uint64_t offset = 0;  // of the first byte in the source
+  uint64_t sent = 0;    // bytes whose chunks are at a tier, or done
+  uint32_t chunks = 0;  // at a tier
+  bool keep_source = false;
+  bool queued = false;  // in a LinkQueue
+  bool stale = false;
+  bool cancelled = false;
+  bool second_try = false;
+  bool held = false;     // its chunks had to wait for others'
+  bool waiting = false;  // counted in waiting_bytes_
+  bool leaving = false;  // counted in leaving_bytes_
+  uint32_t stalls = 0;   // rounds of evictions in a row that freed nothing
+  uint64_t used_before = UINT64_MAX;
+  uint64_t begun_ns = 0;  // its first chunk's start
+  Status error;
+  std::vector<TicketRef> tickets;
+};
+
+// A piece of a job at a tier: one transfer, or a read into `staging` and then a write out of it.
+struct Mover::Chunk {
+  Transfer transfer;
+  Piece piece;
+  Job* job = nullptr;
+  TierId at = kNoTier;  // whose transfer it is now
+  uint64_t offset = 0, bytes = 0;
+  uint64_t begun_ns = 0;
+  bool submitted = false;
+  bool second_half = false;  // out of the staging buffer
+  bool background = false;
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> staging;
+};
+
+}  // namespace neotier::engine

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/pins.h"
+
+#include <utility>
+
+namespace neotier::engine {
+
+SessionId Pins::open_session() {
+  sessions_.emplace(next_id_, std::unordered_set<PinId>());
+  return next_id_++;
+}
+
+size_t Pins::close_session(SessionId session) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return 0;
+  const size_t held = it->second.size();
+  while (!it->second.empty()) release(pins_.find(*it->second.begin()));
+  sessions_.erase(it);
+  counters_.session_releases += held;
+  return held;
+}
+
+Result<PinId> Pins::pin(SessionId session, Handle handle, uint64_t lease_ns, uint64_t now_ns) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return Status(Code::kInvalid, "no such session; it was closed");
+  Record& record = catalogue_[handle];
+  if (record.pins == UINT16_MAX) return Status(Code::kBusy, "the object has 65535 pins; unpin some");
+  const PinId id = next_id_++;
+  const Pin pin{session, handle, lease_ns ? now_ns + lease_ns : UINT64_MAX};
+  if (pin.expires_ns != UINT64_MAX) leases_.emplace(pin.expires_ns, id);
+  pins_.emplace(id, pin);
+  it->second.insert(id);
+  record.pins++;
+  catalogue_.pinned_changed(handle);
+  return id;
+}
+
+Status Pins::unpin(SessionId session, PinId pin) {
+  const auto it = pins_.find(pin);
+  if (it == pins_.end() || it->second.session != session)
+    return Status(Code::kNotFound, "no such pin of this session; its lease may have ended");
+  release(it);
+  return Status::ok();
+}
+
+size_t Pins::expire(uint64_t now_ns) {
+  size_t ended = 0;
+  while (!leases_.empty() && leases_.begin()->first <= now_ns) {
+    release(pins_.find(leases_.begin()->second));
+    ended++;
+  }
+  counters_.lease_expiries += ended;
+  return ended;
+}
+
+void Pins::release(std::unordered_map<PinId, Pin>::iterator it) {
+  const Pin pin = it->second;
+  if (pin.expires_ns != UINT64_MAX) {
+    auto [lease, end] = leases_.equal_range(pin.expires_ns);
+    while (lease->second != it->first) ++lease;
+    leases_.erase(lease);
+  }
+  sessions_[pin.session].erase(it->first);
+  pins_.erase(it);
+  catalogue_[pin.handle].pins--;
+  catalogue_.pinned_changed(pin.handle);
+}
+
+}  // namespace neotier::engine

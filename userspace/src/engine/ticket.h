@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller holds of work that is under way: one ticket for any number of objects.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "engine/status.h"
+
+namespace neotier::engine {
+
+// Thread safety: all calls from any thread. Its lock is taken last and nothing is called under it.
+class Ticket {
+ public:
+  struct Progress {
+    uint32_t pending = 0, done = 0, failed = 0;
+  };
+
+  Progress progress() const {
+    std::lock_guard lock(mutex_);
+    return progress_;
+  }
+  // The first error, once nothing is pending; kTimeout before.
+  Status wait_ns(uint64_t timeout_ns) const {
+    std::unique_lock lock(mutex_);
+    const auto ended = [this] { return progress_.pending == 0; };
+    // Beyond a century wait_for's arithmetic overflows.
+    constexpr uint64_t kForever = 3000000000u * uint64_t{1000000000};
+    if (timeout_ns >= kForever) {
+      changed_.wait(lock, ended);
+    } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ended)) {
+      return Status(Code::kTimeout, "still under way");
+    }
+    return first_error_;
+  }
+  Status wait() const { return wait_ns(UINT64_MAX); }
+
+  // For whoever does the work.
+  void expect() {
+    std::lock_guard lock(mutex_);
+    progress_.pending++;
+  }
+  void end(const Status& status) {
+    std::lock_guard lock(mutex_);
+    progress_.pending--;
+    if (status.is_ok()) {
+      progress_.done++;
+    } else {
+      if (progress_.failed++ == 0) first_error_ = status;
+    }
+    if (progress_.pending == 0) changed_.notify_all();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  Progress progress_;
+  Status first_error_;
+};
+
+using TicketRef = std::shared_ptr<Ticket>;
+
+}  // namespace neotier::engine

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// One block of device memory cut up by the arena; a thread and two streams' worth of batches a direction. A batch takes
+// what is queued, up to a limit: pieces of registered host memory go directly, by one kernel where they are many and
+// small and by copies of the driver's where they are large; other host memory goes through pinned staging.
+#include "engine/tiers/cuda/cuda_tier.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "engine/arena.h"
+#include "engine/tiers/cuda/cuda_check.h"
+#include "engine/tiers/cuda/scatter.h"
+
+namespace neotier::engine {
+
+namespace {
+
+using cuda::as_status;
+using cuda::CopyItem;
+
+constexpr size_t kBatch = 64;                // transfers
+constexpr uint32_t kMostItems = 1024;        // pieces of one kernel
+constexpr uint64_t kSmallPiece = 256 << 10;  // up to here a kernel beats a copy each
+constexpr size_t kFewItems = 4;
+constexpr size_t kInFlight = 2;  // batches a direction: one is copied while the next is staged
+
+// What one direction works with at a time.
+struct Lane {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t done = nullptr;
+  std::byte* staging = nullptr;
+  CopyItem* items = nullptr;
+  // In flight:
+  std::vector<std::pair<Transfer*, Status>> transfers;
+  struct Unstage {
+    std::byte* to;
+    const std::byte* from;
+    uint64_t bytes;
+  };
+  std::vector<Unstage> unstage;  // reads: out of staging once the stream has passed
+};
+
+class CudaTier final : public Tier {
+ public:
+  CudaTier(const CudaOptions& options, uint64_t capacity) : options_(options), arena_(capacity) {
+    info_.name = options.name;
+    info_.kind = TierKind::kGpu;
+    info_.capacity_bytes = arena_.capacity_bytes();
+    info_.alignment = 16;
+  }
+  ~CudaTier() override;
+  Status start();
+
+  const TierInfo& info() const override { return info_; }
+  TierUsage usage() const override { return arena_.usage(); }
+  Result<Extent> allocate(const Key&, uint64_t bytes) override;
+  void free(Extent extent) override { (void)arena_.free(extent); }
+  std::byte* map(Extent) override { return nullptr; }
+  size_t submit(std::span<Transfer* const> transfers) override;
+  void cancel(Transfer& transfer) override;
+  size_t poll() override { return 0; }
+  bool in_service() const override {
+    std::lock_guard lock(mutex_);
+    return in_service_;
+  }
+  Status come_back() override;
+  Result<std::vector<Recovered>> recover() override { return std::vector<Recovered>(); }
+  bool register_host(std::span<std::byte> memory);
+
+ private:
+  struct Direction {
+    std::deque<Transfer*> queue;
+    std::condition_variable work;
+    std::array<Lane, kInFlight> lanes;
+    std::thread thread;
+  };
+  void run(Direction& direction, Op op);
+  // Issues the batch's copies; what cannot be issued ends with its status when the batch does.
+  void issue(Lane& lane, Op op);
+  Status issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uint32_t& items);
+  void finish(Lane& lane);
+  Status check(const Transfer& transfer) const;
+  bool registered(const std::byte* data, uint64_t bytes) const;
+  Status note(cudaError_t error, const char* what);
+
+  const CudaOptions options_;
+  TierInfo info_;
+  Arena arena_;
+  std::byte* base_ = nullptr;
+  mutable std::mutex mutex_;
+  bool stop_ = false, in_service_ = false;
+  std::vector<std::span<std::byte>> host_;
+  std::array<Direction, 2> directions_;  // by Op: reads, writes
+};
+
+Status CudaTier::start() {
+  const auto step = [&](cudaError_t error, const char* what) {
+    return as_status(error, "tier " + info_.name + ": " + what);
+  };
+  if (Status s = step(cudaSetDevice(options_.device), "device"); !s) return Status(Code::kGone, s.what());
+  void* memory = nullptr;
+  if (Status s = step(cudaMalloc(&memory, arena_.capacity_bytes()), "memory of the device"); !s) return s;
+  base_ = static_cast<std::byte*>(memory);
+  for (Direction& direction : directions_) {
+    for (Lane& lane : direction.lanes) {
+      void *staging = nullptr, *items = nullptr;
+      if (Status s = step(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), "stream"); !s) return s;
+      if (Status s =
+              step(cudaEventCreateWithFlags(&lane.done, cudaEventDisableTiming | cudaEventBlockingSync), "event");
+          !s)
+        return s;
+      if (Status s =
+              step(cudaHostAlloc(&staging, options_.staging_bytes / kInFlight, cudaHostAllocPortable), "pinned memory");
+          !s)
+        return s;
+      lane.staging = static_cast<std::byte*>(staging);
+      if (Status s = step(cudaHostAlloc(&items, kMostItems * sizeof(CopyItem), cudaHostAllocPortable), "pinned memory");
+          !s)
+        return s;
+      lane.items = static_cast<CopyItem*>(items);
+    }
+  }
+  in_service_ = true;
+  directions_[0].thread = std::thread([this] { run(directions_[0], Op::kRead); });
+  directions_[1].thread = std::thread([this] { run(directions_[1], Op::kWrite); });
+  return {};
+}
+
+CudaTier::~CudaTier() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  for (Direction& direction : directions_) direction.work.notify_all();
+  for (Direction& direction : directions_) {
+    if (direction.thread.joinable()) direction.thread.join();
+    for (Lane& lane : direction.lanes) {
+      if (lane.items) cudaFreeHost(lane.items);
+      if (lane.staging) cudaFreeHost(lane.staging);
+      if (lane.done) cudaEventDestroy(lane.done);
+      if (lane.stream) cudaStreamDestroy(lane.stream);
+    }
+  }
+  for (const auto& memory : host_) cudaHostUnregister(memory.data());
+  if (base_) cudaFree(base_);
+}
+
+bool CudaTier::register_host(std::span<std::byte> memory) {
+  if (cudaSetDevice(options_.device) != cudaSuccess) return false;
+  if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  std::lock_guard lock(mutex_);
+  host_.push_back(memory);
+  return true;
+}
+
+bool CudaTier::registered(const std::byte* data, uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(host_.begin(), host_.end(), [&](const std::span<std::byte>& m) {
+    return data >= m.data() && data + bytes <= m.data() + m.size();
+  });
+}
+
+Result<Extent> CudaTier::allocate(const Key&, uint64_t bytes) {
+  if (bytes == 0 || bytes > UINT32_MAX)
+    return Status(Code::kInvalid, "tier " + info_.name + ": an object has 1 to 4294967295 bytes");
+  if (!in_service()) return Status(Code::kGone, "tier " + info_.name + " is out of service");
+  const Extent extent = arena_.allocate(bytes);
+  if (extent == kNoExtent) return Status(Code::kFull, "tier " + info_.name + " has no room");
+  return extent;
+}
+
+size_t CudaTier::submit(std::span<Transfer* const> transfers) {
+  {
+    std::lock_guard lock(mutex_);
+    for (Transfer* transfer : transfers) directions_[transfer->op == Op::kRead ? 0 : 1].queue.push_back(transfer);
+  }
+  for (Direction& direction : directions_) direction.work.notify_one();
+  return transfers.size();
+}
+
+void CudaTier::cancel(Transfer& transfer) {
+  {
+    std::lock_guard lock(mutex_);
+    auto& queue = directions_[transfer.op == Op::kRead ? 0 : 1].queue;
+    const auto it = std::find(queue.begin(), queue.end(), &transfer);
+    if (it == queue.end()) return;
+    queue.erase(it);
+  }
+  transfer.done(transfer, Status(Code::kCancelled, "cancelled"));
+}
+
+Status CudaTier::note(cudaError_t error, const char* what) {
+  Status status = as_status(error, "tier " + info_.name + ": " + what);
+  if (cuda::is_fatal(error)) {
+    std::lock_guard lock(mutex_);
+    in_service_ = false;
+  }
+  return status;
+}
+
+Status CudaTier::come_back() {
+  // A context that is broken stays so for the life of the process, and with it the objects' bytes.
+  if (const cudaError_t error = cudaSetDevice(options_.device); error != cudaSuccess) return note(error, "device");
+  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) return note(error, "device");
+  std::lock_guard lock(mutex_);
+  in_service_ = true;
+  return {};
+}
+
+Status CudaTier::check(const Transfer& transfer) const {
+  if (!in_service()) return Status(Code::kGone, "tier " + info_.name + " is out of service");
+  if (transfer.op == Op::kFlush) return Status(Code::kUnsupported, "a GPU's memory is not durable");
+  if (!arena_.holds(transfer.extent)) return Status(Code::kInvalid, "tier " + info_.name + ": no such extent");
+  const uint64_t bytes = bytes_of(transfer.pieces), room = Arena::bytes_of(transfer.extent);
+  if (transfer.offset > room || bytes > room - transfer.offset)
+    return Status(Code::kInvalid, "tier " + info_.name + ": beyond the extent's end");
+  return {};
+}
+
+Status CudaTier::issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uint32_t& items) {
+  if (Status status = check(transfer); !status) return status;
+  const bool write = transfer.op == Op::kWrite;
+  std::byte* device = base_ + Arena::offset_of(transfer.extent) + transfer.offset;
+  const uint64_t room = options_.staging_bytes / kInFlight;
+  for (const Piece& piece : transfer.pieces) {
+    uint64_t at = 0;
+    while (at < piece.bytes) {
+      std::byte* host = piece.data + at;
+      uint64_t bytes = piece.bytes - at;
+      if (!registered(host, bytes)) {
+        if (staged == room) {
+          // Staging is full: what is in it has to pass first.
+          if (Status s = note(cuda::scatter(lane.items, items, lane.stream), "scatter"); !s) return s;
+          if (Status s = note(cudaStreamSynchronize(lane.stream), "copy"); !s) return s;
+          for (const Lane::Unstage& u : lane.unstage) std::memcpy(u.to, u.from, u.bytes);
+          lane.unstage.clear();
+          staged = items = 0;
+        }
+        bytes = std::min(bytes, room - staged);
+        std::byte* pinned = lane.staging + staged;
+        if (write) {
+          std::memcpy(pinned, host, bytes);
+        } else {
+          lane.unstage.push_back({host, pinned, bytes});
+        }
+        host = pinned;
+        staged += bytes;
+      }
+      std::byte* const to = write ? device : host;
+      const std::byte* const from = write ? host : device;
+      if (bytes <= kSmallPiece && items < kMostItems) {
+        lane.items[items++] = {to, from, bytes};
+      } else if (Status s = note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane.stream), "copy"); !s) {
+        return s;
+      }
+      device += bytes;
+      at += bytes;
+    }
+  }
+  return {};
+}
+
+void CudaTier::issue(Lane& lane, Op) {
+  uint64_t staged = 0;
+  uint32_t items = 0;
+  for (auto& [transfer, status] : lane.transfers) status = issue_one(lane, *transfer, staged, items);
+  cudaError_t error = cudaSuccess;
+  if (items <= kFewItems) {
+    for (uint32_t i = 0; i < items && error == cudaSuccess; i++)
+      error =
+          cudaMemcpyAsync(lane.items[i].to, lane.items[i].from, lane.items[i].bytes, cudaMemcpyDefault, lane.stream);
+  } else {
+    error = cuda::scatter(lane.items, items, lane.stream);
+  }
+  if (error == cudaSuccess) error = cudaEventRecord(lane.done, lane.stream);
+  if (error == cudaSuccess) return;
+  const Status failed = note(error, "copy");
+  for (auto& [transfer, status] : lane.transfers) {
+    if (status.is_ok()) status = failed;
+  }
+}
+
+void CudaTier::finish(Lane& lane) {
+  const Status passed = note(cudaEventSynchronize(lane.done), "copy");
+  if (passed.is_ok()) {
+    for (const Lane::Unstage& u : lane.unstage) std::memcpy(u.to, u.from, u.bytes);
+  }
+  lane.unstage.clear();
+  auto ended = std::exchange(lane.transfers, {});
+  for (auto& [transfer, status] : ended) transfer->done(*transfer, status.is_ok() ? passed : status);
+}
+
+void CudaTier::run(Direction& direction, Op op) {
+  (void)cudaSetDevice(options_.device);
+  std::deque<Lane*> busy;
+  std::vector<Lane*> idle;
+  for (Lane& lane : direction.lanes) idle.push_back(&lane);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (busy.empty()) direction.work.wait(lock, [&] { return stop_ || !direction.queue.empty(); });
+    if (direction.queue.empty() && busy.empty()) return;
+    if (!direction.queue.empty() && !idle.empty()) {
+      Lane* lane = idle.back();
+      idle.pop_back();
+      while (!direction.queue.empty() && lane->transfers.size() < kBatch) {
+        lane->transfers.emplace_back(direction.queue.front(), Status());
+        direction.queue.pop_front();
+      }
+      lock.unlock();
+      issue(*lane, op);
+      lock.lock();
+      busy.push_back(lane);
+      continue;
+    }
+    Lane* lane = busy.front();
+    busy.pop_front();
+    lock.unlock();
+    finish(*lane);
+    lock.lock();
+    idle.push_back(lane);
+  }
+}
+
+}  // namespace
+
+bool cuda_available() {
+  int devices = 0;
+  const bool there = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+  (void)cudaGetLastError();
+  return there;
+}
+
+Result<std::unique_ptr<Tier>> open_cuda_tier(const CudaOptions& options) {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  (void)cudaGetLastError();
+  if (error != cudaSuccess || options.device >= devices) {
+    return Status(Code::kGone,
+                  "tier " + options.name + ": no GPU " + std::to_string(options.device) + " (" +
+                      (error == cudaSuccess ? std::to_string(devices) + " are there" : cudaGetErrorString(error)) +
+                      "); nvidia-smi lists them, stand-in=yes imitates one");
+  }
+  auto tier = std::make_unique<CudaTier>(options, options.capacity_bytes);
+  if (tier->info().capacity_bytes == 0)
+    return Status(Code::kInvalid, "tier " + options.name + ": less than a page of 64 KiB");
+  if (Status started = tier->start(); !started) return started;
+  return std::unique_ptr<Tier>(std::move(tier));
+}
+
+bool cuda_register_host(Tier& tier, std::span<std::byte> memory) {
+  auto* cuda_tier = dynamic_cast<CudaTier*>(&tier);
+  return cuda_tier && cuda_tier->register_host(memory);
+}
+
+}  // namespace neotier::engine

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many small pieces in one kernel launch, where a copy each costs more in launches than in bytes. Works on device
+// memory and on pinned host memory alike (unified addressing).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace neotier::engine::cuda {
+
+struct CopyItem {
+  void* to;
+  const void* from;
+  uint64_t bytes;
+};
+
+// Copies `count` items, whose array lies in pinned or device memory until the stream has passed. Any alignment: whole
+// 16-byte words where both ends have the same offset in them.
+cudaError_t scatter(const CopyItem* items, uint32_t count, cudaStream_t stream);
+
+}  // namespace neotier::engine::cuda

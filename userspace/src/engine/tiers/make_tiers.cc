@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tiers/make_tiers.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+#include <stdexcept>
+
+#include "engine/tiers/cuda/cuda_tier.h"
+#include "engine/tiers/memory/memory_tier.h"
+#include "engine/tiers/ssd/ssd_tier.h"
+#include "util/size.h"
+
+namespace neotier::engine {
+
+namespace {
+
+struct Words {
+  std::string whole, name, kind;
+  uint64_t bytes = 0;
+  std::map<std::string, std::string> options;
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw std::runtime_error(fmt::format("tier '{}': {}", whole, why));
+  }
+  // Each option is asked for once, so what is left over is unknown.
+  std::string take(const std::string& option, const std::string& otherwise) {
+    const auto it = options.find(option);
+    if (it == options.end()) return otherwise;
+    std::string value = it->second;
+    options.erase(it);
+    return value;
+  }
+  uint64_t take_size(const std::string& option) {
+    const std::string value = take(option, "0");
+    try {
+      return parse_size(value);
+    } catch (const std::invalid_argument& error) {
+      refuse(fmt::format("{}={}: {}", option, value, error.what()));
+    }
+  }
+  int take_number(const std::string& option, int otherwise) {
+    const std::string value = take(option, "");
+    if (value.empty()) return otherwise;
+    int number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (error != std::errc() || end != value.data() + value.size() || number < 0)
+      refuse(fmt::format("{}={} is no number", option, value));
+    return number;
+  }
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t at = 0; at <= text.size(); at++) {
+    if (at < text.size() && text[at] != separator) continue;
+    parts.push_back(text.substr(begin, at - begin));
+    begin = at + 1;
+  }
+  return parts;
+}
+
+Words parse(const std::string& text) {
+  Words words;
+  words.whole = text;
+  const std::vector<std::string> parts = split(text, ':');
+  const size_t equals = parts[0].find('=');
+  if (equals == std::string::npos) words.refuse("expected KIND=SIZE, as dram=8G");
+  words.kind = parts[0].substr(0, equals);
+  const size_t slash = words.kind.find('/');
+  words.name = words.kind.substr(0, slash);
+  if (slash != std::string::npos) words.kind.erase(0, slash + 1);
+  if (words.name.empty() || words.name.size() > 31 || words.name == "host")
+    words.refuse("a tier's name has 1 to 31 characters and is not 'host'");
+  try {
+    words.bytes = parse_size(parts[0].substr(equals + 1));
+  } catch (const std::invalid_argument& error) {
+    words.refuse(error.what());
+  }
+  for (size_t i = 1; i < parts.size(); i++) {
+    const size_t at = parts[i].find('=');
+    if (at == std::string::npos || at == 0) words.refuse(fmt::format("option '{}': expected NAME=VALUE", parts[i]));
+    words.options[parts[i].substr(0, at)] = parts[i].substr(at + 1);
+  }
+  return words;
+}
+
+std::unique_ptr<Tier> make_memory(Words& words) {
+  MemoryTierOptions options;
+  options.name = words.name;
+  options.kind = words.kind == "cxl" ? TierKind::kCxl : TierKind::kDram;
+  options.capacity_bytes = words.bytes;
+  options.node = words.take_number("node", -1);
+  const std::string huge = words.take("huge", "transparent");
+  if (huge == "no") {
+    options.huge_pages = HugePages::kNone;
+  } else if (huge == "explicit") {
+    options.huge_pages = HugePages::kExplicit;
+  } else if (huge != "transparent") {
+    words.refuse(fmt::format("huge={}: expected no, transparent or explicit", huge));
+  }
+  return std::make_unique<MemoryTier>(options);
+}
+
+std::unique_ptr<Tier> make_ssd(Words& words) {
+  SsdOptions options;
+  options.name = words.name;
+  options.path = words.take("file", "");
+  if (options.path.empty()) words.refuse("file=PATH is missing");
+  options.file_bytes = words.bytes;
+  options.max_extents = words.take_size("extents");
+  auto opened = SsdTier::open(options);
+  if (!opened) throw std::runtime_error(opened.status().what());
+  return std::move(*opened);
+}
+
+std::unique_ptr<Tier> make_gpu(Words& words) {
+  CudaOptions options;
+  options.name = words.name;
+  options.capacity_bytes = words.bytes;
+  options.device = words.take_number("device", 0);
+  if (words.take("stand-in", cuda_available() ? "no" : "yes") != "yes") {
+    auto opened = open_cuda_tier(options);
+    if (!opened) throw std::runtime_error(opened.status().what());
+    return std::move(*opened);
+  }
+  MemoryTierOptions stand_in;
+  stand_in.name = words.name;
+  stand_in.kind = TierKind::kGpu;
+  stand_in.capacity_bytes = words.bytes;
+  return std::make_unique<MemoryTier>(stand_in);
+}
+
+}  // namespace
+
+std::vector<TierSetup> make_tiers(const std::string& text) {
+  std::vector<TierSetup> setups;
+  for (const std::string& part : split(text, ',')) {
+    Words words = parse(part);
+    TierSetup setup;
+    setup.policy = words.take("policy", "lru");
+    setup.object_bytes = words.take_size("object");
+    setup.background_bytes_per_s = words.take_size("background");
+    const std::string promote = words.take("promote", words.kind == "gpu" ? "no" : "yes");
+    if (promote != "yes" && promote != "no") words.refuse(fmt::format("promote={}: expected yes or no", promote));
+    setup.promote_to = promote == "yes";
+    if (words.kind == "dram" || words.kind == "cxl") {
+      setup.tier = make_memory(words);
+    } else if (words.kind == "ssd") {
+      setup.tier = make_ssd(words);
+    } else if (words.kind == "gpu") {
+      setup.tier = make_gpu(words);
+    } else {
+      words.refuse(fmt::format("no kind of tier '{}'; there are: gpu, dram, cxl, ssd", words.kind));
+    }
+    if (!words.options.empty())
+      words.refuse(fmt::format("no option '{}' of {}", words.options.begin()->first, words.kind));
+    setups.push_back(std::move(setup));
+  }
+  // Copies between a GPU and memory tiers then need no staging; where it is not permitted they go through it.
+  for (const TierSetup& gpu : setups) {
+    if (gpu.tier->info().kind != TierKind::kGpu || gpu.tier->info().stand_in) continue;
+    for (const TierSetup& other : setups) {
+      if (auto* memory = dynamic_cast<MemoryTier*>(other.tier.get()))
+        (void)cuda_register_host(*gpu.tier, memory->range());
+    }
+  }
+  return setups;
+}
+
+}  // namespace neotier::engine

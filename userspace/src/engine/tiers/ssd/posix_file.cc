@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <liburing.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "engine/tiers/ssd/file.h"
+
+namespace neotier::engine::ssd {
+
+namespace {
+
+Status error(int number, const std::string& what) {
+  const Code code = number == ENOENT                           ? Code::kNotFound
+                    : number == ENOSPC || number == EDQUOT     ? Code::kFull
+                    : number == EWOULDBLOCK || number == EBUSY ? Code::kBusy
+                    : number == EINVAL || number == EISDIR     ? Code::kInvalid
+                                                               : Code::kIo;
+  return {code, what + ": " + std::strerror(number)};
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (fd_ < 0) return;
+    // A ring lets go of its files some time after it is gone, and the lock would last as long.
+    flock(fd_, LOCK_UN);
+    close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+class UringFile : public File {
+ public:
+  UringFile(Descriptor fd, uint64_t bytes) : fd_(std::move(fd)), bytes_(bytes) {}
+  ~UringFile() override {
+    if (ready_) io_uring_queue_exit(&ring_);
+  }
+  // False: not permitted here.
+  bool set_up() {
+    if (wake_.get() < 0) return false;
+    io_uring_params params{};
+    params.flags = IORING_SETUP_CQSIZE;
+    params.cq_entries = 4 * kEntries;
+    if (io_uring_queue_init_params(kEntries, &ring_, &params) < 0) return false;
+    ready_ = true;
+    // Without it a full completion queue loses completions.
+    if (!(params.features & IORING_FEAT_NODROP)) return false;
+    const int fd = fd_.get();
+    if (io_uring_register_files(&ring_, &fd, 1) < 0) return false;
+    arm();
+    return true;
+  }
+  // For the fallback, which goes on with the same locked file.
+  Descriptor take() { return std::move(fd_); }
+
+  uint64_t bytes() const override { return bytes_; }
+  const char* method() const override { return "io_uring"; }
+  bool register_buffers(std::span<const iovec> buffers) override {
+    return io_uring_register_buffers(&ring_, buffers.data(), static_cast<unsigned>(buffers.size())) == 0;
+  }
+  void start(Io& io) override {
+    io_uring_sqe* const sqe = entry();
+    if (io.op == IoOp::kSync)
+      io_uring_prep_fsync(sqe, 0, IORING_FSYNC_DATASYNC);
+    else if (io.buffer >= 0 && io.op == IoOp::kRead)
+      io_uring_prep_read_fixed(sqe, 0, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset, io.buffer);
+    else if (io.buffer >= 0)
+      io_uring_prep_write_fixed(sqe, 0, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset, io.buffer);
+    else if (io.op == IoOp::kRead)
+      io_uring_prep_readv(sqe, 0, io.iov, io.iovs, io.offset);
+    else
+      io_uring_prep_writev(sqe, 0, io.iov, io.iovs, io.offset);
+    sqe->flags |= IOSQE_FIXED_FILE;
+    io_uring_sqe_set_data(sqe, &io);
+  }
+  void wait(std::vector<Io*>& completed, bool block) override {
+    // An interrupted or refused submission is tried again at the next call: its entries stay queued.
+    if (block)
+      io_uring_submit_and_wait(&ring_, 1);
+    else
+      io_uring_submit_and_get_events(&ring_);
+    io_uring_cqe* cqe;
+    unsigned head, seen = 0;
+    bool woken = false;
+    io_uring_for_each_cqe(&ring_, head, cqe) {
+      seen++;
+      auto* const io = static_cast<Io*>(io_uring_cqe_get_data(cqe));
+      if (io == nullptr) {
+        woken = true;
+        continue;
+      }
+      io->result = cqe->res;
+      completed.push_back(io);
+    }
+    io_uring_cq_advance(&ring_, seen);
+    if (woken) arm();
+  }
+  void wake() override {
+    const uint64_t one = 1;
+    // It can only fail with the counter at its maximum, and then a wake-up is pending.
+    [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
+  }
+
+ private:
+  static constexpr unsigned kEntries = 512;
+  io_uring_sqe* entry() {
+    io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+    while (sqe == nullptr) {
+      io_uring_submit(&ring_);
+      sqe = io_uring_get_sqe(&ring_);
+    }
+    return sqe;
+  }
+  void arm() {
+    io_uring_sqe* const sqe = entry();
+    io_uring_prep_read(sqe, wake_.get(), &wakes_, sizeof wakes_, 0);
+    io_uring_sqe_set_data(sqe, nullptr);
+  }
+
+  Descriptor fd_;
+  Descriptor wake_{eventfd(0, EFD_CLOEXEC)};
+  uint64_t bytes_, wakes_ = 0;
+  io_uring ring_{};
+  bool ready_ = false;
+};
+
+class ThreadsFile : public File {
+ public:
+  ThreadsFile(Descriptor fd, uint64_t bytes) : fd_(std::move(fd)), bytes_(bytes) {
+    for (int i = 0; i < kThreads; i++) threads_.emplace_back([this] { work(); });
+  }
+  ~ThreadsFile() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    queued_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  uint64_t bytes() const override { return bytes_; }
+  const char* method() const override { return "pread and pwrite in 4 threads (io_uring is not permitted here)"; }
+  bool register_buffers(std::span<const iovec>) override { return false; }
+  void start(Io& io) override {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back(&io);
+    }
+    queued_.notify_one();
+  }
+  void wait(std::vector<Io*>& completed, bool block) override {
+    std::unique_lock lock(mutex_);
+    if (block) ended_.wait(lock, [this] { return woken_ || !done_.empty(); });
+    woken_ = false;
+    completed.insert(completed.end(), done_.begin(), done_.end());
+    done_.clear();
+  }
+  void wake() override {
+    {
+      const std::lock_guard lock(mutex_);
+      woken_ = true;
+    }
+    ended_.notify_one();
+  }
+
+ private:
+  static constexpr int kThreads = 4;
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      queued_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      Io* const io = queue_.front();
+      queue_.pop_front();
+      lock.unlock();
+      const auto at = static_cast<off_t>(io->offset);
+      const int count = static_cast<int>(io->iovs);
+      const ssize_t result = io->op == IoOp::kSync   ? fdatasync(fd_.get())
+                             : io->op == IoOp::kRead ? preadv(fd_.get(), io->iov, count, at)
+                                                     : pwritev(fd_.get(), io->iov, count, at);
+      io->result = result < 0 ? -errno : result;
+      lock.lock();
+      done_.push_back(io);
+      ended_.notify_one();
+    }
+  }
+
+  Descriptor fd_;
+  uint64_t bytes_;
+  std::mutex mutex_;
+  std::condition_variable queued_, ended_;
+  std::deque<Io*> queue_;
+  std::vector<Io*> done_;
+  bool woken_ = false, stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+class PosixFileSystem : public FileSystem {
+ public:
+  explicit PosixFileSystem(Method method) : method_(method) {}
+  bool exists(const std::string& path) override { return access(path.c_str(), F_OK) == 0; }
+  Result<std::unique_ptr<File>> open(const std::string& path) override { return open(path, 0, 0); }
+  Result<std::unique_ptr<File>> create(const std::string& path, uint64_t bytes) override {
+    return open(path, O_CREAT, bytes);
+  }
+  Status rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) return error(errno, to + ": cannot be given its name");
+    // The name as well must be there after a power failure.
+    const size_t slash = to.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : to.substr(0, slash);
+    const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.get() < 0 || fsync(fd.get()) != 0) return error(errno, folder);
+    return Status::ok();
+  }
+
+ private:
+  Result<std::unique_ptr<File>> open(const std::string& path, int flags, uint64_t bytes) {
+    Descriptor fd(::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC | flags, 0600));
+    if (fd.get() < 0 && errno == EINVAL)
+      return Status(Code::kUnsupported,
+                    path + ": this file system has no direct I/O (O_DIRECT); use ext4, XFS or btrfs");
+    if (fd.get() < 0) return error(errno, path);
+    // For the same reason the lock of a process that was killed outlives it by a moment.
+    int locked = flock(fd.get(), LOCK_EX | LOCK_NB);
+    for (int tries = 0; locked != 0 && errno == EWOULDBLOCK && tries < 50; tries++) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      locked = flock(fd.get(), LOCK_EX | LOCK_NB);
+    }
+    if (locked != 0)
+      return errno == EWOULDBLOCK ? Status(Code::kBusy, path + ": in use by another process") : error(errno, path);
+    struct stat about {};
+    if (fstat(fd.get(), &about) != 0) return error(errno, path);
+    if (!S_ISREG(about.st_mode)) return Status(Code::kInvalid, path + ": not a regular file");
+    if (flags & O_CREAT) {
+      if (ftruncate(fd.get(), 0) != 0 || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return error(errno, path);
+      if (const int failed = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); failed != 0) {
+        unlink(path.c_str());
+        return error(failed, path + ": no room for " + std::to_string(bytes) + " bytes");
+      }
+      about.st_size = static_cast<off_t>(bytes);
+    }
+    const auto size = static_cast<uint64_t>(about.st_size);
+    if (method_ != Method::kThreads) {
+      auto file = std::make_unique<UringFile>(std::move(fd), size);
+      if (file->set_up()) return std::unique_ptr<File>(std::move(file));
+      if (method_ == Method::kUring) return Status(Code::kUnsupported, path + ": io_uring is not permitted here");
+      return std::unique_ptr<File>(std::make_unique<ThreadsFile>(file->take(), size));
+    }
+    return std::unique_ptr<File>(std::make_unique<ThreadsFile>(std::move(fd), size));
+  }
+
+  const Method method_;
+};
+
+}  // namespace
+
+std::unique_ptr<FileSystem> posix_file_system(Method method) { return std::make_unique<PosixFileSystem>(method); }
+
+}  // namespace neotier::engine::ssd

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tiers/ssd/superblock.h"
+
+#include <cstring>
+
+#include "engine/tiers/ssd/access.h"
+
+namespace neotier::engine::ssd {
+
+Status io_error(int64_t result, const std::string& what) {
+  return {result == -ENOSPC ? Code::kFull : Code::kIo, what + ": " + std::strerror(static_cast<int>(-result))};
+}
+
+Result<Geometry> read_superblock(File& file, const std::string& path) {
+  constexpr uint64_t kBytes = 2 * kBlock;
+  if (file.bytes() < kBytes)
+    return Status(Code::kInvalid,
+                  path + ": not an SSD tier's file; give another path, or remove it if it is not needed");
+  const Memory memory = make_memory(kBytes);
+  // Each copy by itself: one may lie on a sector that cannot be read.
+  std::memset(memory.get(), 0, kBytes);
+  int64_t failed[2];
+  for (size_t copy = 0; copy < 2; copy++) {
+    Access read;
+    read.prepare(IoOp::kRead, copy * kBlock, memory.get() + copy * kBlock, kBlock, -1);
+    failed[copy] = run_now(file, std::span(&read, 1));
+  }
+  if (failed[0] < 0 && failed[1] < 0) return io_error(failed[0], path + ": the superblock cannot be read");
+  return decode_superblock(std::span(memory.get(), kBytes), file.bytes(), path);
+}
+
+Status write_superblock(File& file, const Geometry& geometry, const std::string& path) {
+  const Memory memory = make_memory(2 * kBlock);
+  for (size_t copy = 0; copy < 2; copy++)
+    encode_superblock(geometry, std::span<std::byte, kBlock>(memory.get() + copy * kBlock, kBlock));
+  Access write;
+  write.prepare(IoOp::kWrite, 0, memory.get(), 2 * kBlock, -1);
+  if (const int64_t failed = run_now(file, std::span(&write, 1)); failed < 0)
+    return io_error(failed, path + ": the superblock cannot be written");
+  Access sync;
+  sync.prepare(IoOp::kSync, 0);
+  if (const int64_t failed = run_now(file, std::span(&sync, 1)); failed < 0)
+    return io_error(failed, path + ": cannot be made durable");
+  return Status::ok();
+}
+
+}  // namespace neotier::engine::ssd

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "engine/tiers/ssd/file.h"
+#include "engine/tiers/ssd/format.h"
+
+namespace neotier::engine::ssd {
+
+// `result` is a -errno: kFull or kIo.
+Status io_error(int64_t result, const std::string& what);
+// When nothing else is under way on the file. Errors name `path`.
+Result<Geometry> read_superblock(File& file, const std::string& path);
+// Durable when it returns.
+Status write_superblock(File& file, const Geometry& geometry, const std::string& path);
+
+}  // namespace neotier::engine::ssd
