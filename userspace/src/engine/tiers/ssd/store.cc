@@ -97,7 +97,7 @@ Status SsdTier::Store::load() {
   // A checkpoint is written while objects come and go, so somewhat more than fits may be named; not any amount.
   const uint64_t most_blocks = 4 * geometry_.capacity_bytes / kBlock;
   bool absurd = false;
-  const Status loaded = journal_.load(*file_, [this](const Record& record, const std::byte* places) {
+  const Status loaded = journal_.load(*file_, [&](const Record& record, const std::byte* places) {
     absurd = absurd || table_.used_blocks() > most_blocks;
     if (absurd) return;
     table_.seen(record.generation);
