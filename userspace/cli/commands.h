@@ -17,5 +17,9 @@ void add_hil_report(CLI::App& hil, int& status);
 void add_trace(CLI::App& app, int& status);
 // Adds `neotier moe …`, likewise.
 void add_moe(CLI::App& app, int& status);
+// Adds `neotier model …`, likewise.
+void add_model(CLI::App& app, int& status);
+// Adds `compute` to `neotier bench`, which it makes where there is none yet.
+void add_bench_compute(CLI::App& app, int& status);
 
 }  // namespace neotier::cli

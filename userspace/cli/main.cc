@@ -18,6 +18,8 @@ int main(int argc, char** argv) {
   neotier::cli::add_kv(app, status);
   neotier::cli::add_trace(app, status);
   neotier::cli::add_moe(app, status);
+  neotier::cli::add_model(app, status);
+  neotier::cli::add_bench_compute(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
