@@ -53,11 +53,12 @@ Layout layout_of(const model::ExpertMap& map) {
 std::string shape_text(const std::vector<uint64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 Json extent_json(const model::Model& m, const Extent& e) {
-  return {{"role", to_string(e.role)},   {"piece", to_string(e.piece)},        {"file", e.file},
-          {"offset", e.offset},          {"bytes", e.bytes},                   {"tensor", m.tensors[e.tensor].name}};
+  return {{"role", to_string(e.role)}, {"piece", to_string(e.piece)},       {"file", e.file}, {"offset", e.offset},
+          {"bytes", e.bytes},          {"tensor", m.tensors[e.tensor].name}};
 }
 
-Json to_json(const model::Model& m, const model::ExpertMap& map, const std::map<std::string, Usage>& types, const Arguments& a) {
+Json to_json(const model::Model& m, const model::ExpertMap& map, const std::map<std::string, Usage>& types,
+             const Arguments& a) {
   Json j = {{"format", to_string(m.format)}, {"architecture", m.architecture}, {"name", m.name}};
   if (m.format == model::Format::kGguf) j["version"] = m.version;
   j["files"] = Json::array();
@@ -77,7 +78,10 @@ Json to_json(const model::Model& m, const model::ExpertMap& map, const std::map<
   j["layers"] = Json::array();
   for (size_t i = 0; i < map.layers.size(); i++) {
     const ExpertLayer& layer = map.layers[i];
-    Json one = {{"layer", layer.layer}, {"experts", layer.experts}, {"bytes_per_expert", layer.bytes}, {"extents_per_expert", layer.extents}};
+    Json one = {{"layer", layer.layer},
+                {"experts", layer.experts},
+                {"bytes_per_expert", layer.bytes},
+                {"extents_per_expert", layer.extents}};
     if (a.experts)
       for (uint32_t e = 0; e < layer.experts; e++) {
         Json list = Json::array();
@@ -88,15 +92,19 @@ Json to_json(const model::Model& m, const model::ExpertMap& map, const std::map<
   }
   if (a.tensors)
     for (const auto& t : m.tensors)
-      j["tensor_list"].push_back({{"name", t.name}, {"dtype", t.dtype->name}, {"shape", t.shape}, {"file", t.file},
-                                  {"offset", t.offset}, {"bytes", t.bytes}});
+      j["tensor_list"].push_back({{"name", t.name},
+                                  {"dtype", t.dtype->name},
+                                  {"shape", t.shape},
+                                  {"file", t.file},
+                                  {"offset", t.offset},
+                                  {"bytes", t.bytes}});
   return j;
 }
 
 void print_extents(const model::Model& m, std::span<const Extent> extents) {
   for (const Extent& e : extents)
-    fmt::print("  {:<8}{:<7} {:>12} bytes at {:>14} of file {}  {}\n", to_string(e.role), to_string(e.piece), e.bytes, e.offset,
-               e.file, model::shown(m.tensors[e.tensor].name));
+    fmt::print("  {:<8}{:<7} {:>12} bytes at {:>14} of file {}  {}\n", to_string(e.role), to_string(e.piece), e.bytes,
+               e.offset, e.file, model::shown(m.tensors[e.tensor].name));
 }
 
 void print_text(const model::Model& m, const model::ExpertMap& map, const std::map<std::string, Usage>& types,
@@ -127,15 +135,17 @@ void print_text(const model::Model& m, const model::ExpertMap& map, const std::m
   for (size_t i = 0; i < map.layers.size();) {  // equal layers in one line
     size_t end = i + 1;
     const ExpertLayer& f = map.layers[i];
-    const auto same = [&](const ExpertLayer& x) { return x.experts == f.experts && x.bytes == f.bytes && x.extents == f.extents; };
+    const auto same = [&](const ExpertLayer& x) {
+      return x.experts == f.experts && x.bytes == f.bytes && x.extents == f.extents;
+    };
     while (end < map.layers.size() && same(map.layers[end])) end++;
     fmt::print("  layer{} {}: {} experts of {} ({} bytes) in {} pieces\n", end > i + 1 ? "s" : "",
-               end > i + 1 ? fmt::format("{} to {}", f.layer, map.layers[end - 1].layer) : fmt::to_string(f.layer), f.experts,
-               format_size(f.bytes), f.bytes, f.extents);
+               end > i + 1 ? fmt::format("{} to {}", f.layer, map.layers[end - 1].layer) : fmt::to_string(f.layer),
+               f.experts, format_size(f.bytes), f.bytes, f.extents);
     i = end;
   }
-  fmt::print("{} of {} pieces lie on 4 KiB boundaries; O_DIRECT reads {:.2f} % more than the pieces have\n", l.aligned, l.pieces,
-             l.bytes ? 100.0 * (static_cast<double>(l.rounded) / static_cast<double>(l.bytes) - 1) : 0);
+  fmt::print("{} of {} pieces lie on 4 KiB boundaries; O_DIRECT reads {:.2f} % more than the pieces have\n", l.aligned,
+             l.pieces, l.bytes ? 100.0 * (static_cast<double>(l.rounded) / static_cast<double>(l.bytes) - 1) : 0);
   for (size_t i = 0; i < map.layers.size() && (a.experts || i == 0); i++)
     for (uint32_t e = 0; e < map.layers[i].experts && (a.experts || e == 0); e++) {
       fmt::print("layer {}, expert {}{}\n", map.layers[i].layer, e, a.experts ? "" : " (--experts lists all)");
@@ -153,8 +163,10 @@ int info_command(const Arguments& a) {
     types[t.dtype->name].tensors++;
     types[t.dtype->name].bytes += t.bytes;
   }
-  if (a.json) fmt::print("{}", pretty(to_json(*m, *map, types, a)));
-  else print_text(*m, *map, types, a);
+  if (a.json)
+    fmt::print("{}", pretty(to_json(*m, *map, types, a)));
+  else
+    print_text(*m, *map, types, a);
   return 0;
 }
 
@@ -164,11 +176,13 @@ void add_model(CLI::App& app, int& status) {
   CLI::App* top = app.add_subcommand("model", "what lies where in model files: GGUF, safetensors");
   top->require_subcommand(1);
   auto a = std::make_shared<Arguments>();
-  CLI::App* info = top->add_subcommand("info", "tensors, types, and the byte ranges of each expert; reads headers only");
+  CLI::App* info =
+      top->add_subcommand("info", "tensors, types, and the byte ranges of each expert; reads headers only");
   info->footer(
       "example:\n  neotier model info gpt-oss-20b-mxfp4.gguf\n  neotier model info Qwen3-30B-A3B/ --json\n"
       "  neotier model info Mixtral-8x7B-Instruct-v0.1/model.safetensors.index.json --experts");
-  info->add_option("path", a->path, "FILE (.gguf, any part of a split one; .safetensors; .index.json) or a folder")->required();
+  info->add_option("path", a->path, "FILE (.gguf, any part of a split one; .safetensors; .index.json) or a folder")
+      ->required();
   info->add_flag("--json", a->json, "as JSON");
   info->add_flag("--tensors", a->tensors, "list every tensor");
   info->add_flag("--experts", a->experts, "list the pieces of every expert");

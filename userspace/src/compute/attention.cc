@@ -194,7 +194,8 @@ Result<std::vector<uint32_t>> calibrate_budgets(const Kernels& k, const Attentio
                                                 std::span<const float> queries, float share) {
   if (Status status = check(s, blocks); !status) return status;
   const size_t per = size_t{s.heads} * s.dim;
-  if (digests.size() != blocks.size()) return invalid(fmt::format("{} digests of {} blocks", digests.size(), blocks.size()));
+  if (digests.size() != blocks.size())
+    return invalid(fmt::format("{} digests of {} blocks", digests.size(), blocks.size()));
   if (queries.empty() || queries.size() % per != 0) return invalid(fmt::format("queries of {} floats", queries.size()));
   if (!(share > 0 && share <= 1)) return invalid(fmt::format("a share of {}, wanted 0 to 1", share));
   std::vector<uint32_t> budgets(s.heads, 1);

@@ -63,13 +63,14 @@ struct AttentionResult {
   std::vector<float> missed;
 };
 
-// out (heads x dim) = softmax(scale q K') V over all blocks, or those of `choice`. Heads of no tokens give 0. Bits do not
-// depend on other heads. NaN and infinite keys go through as in the plain definition. The blocks have passed check().
+// out (heads x dim) = softmax(scale q K') V over all blocks, or those of `choice`. Heads of no tokens give 0. Bits do
+// not depend on other heads. NaN and infinite keys go through as in the plain definition. The blocks have passed
+// check().
 AttentionResult attend(const Kernels& k, const AttentionShape& shape, std::span<const KvBlock> blocks,
                        std::span<const float> query, std::span<float> out, const Choice* choice = nullptr);
 
-// For each head the smallest budget with which the chosen blocks hold `share` (0..1] of the full softmax on every one of
-// the sample queries (each heads x dim). Reads every block: done now and then, not each step.
+// For each head the smallest budget with which the chosen blocks hold `share` (0..1] of the full softmax on every one
+// of the sample queries (each heads x dim). Reads every block: done now and then, not each step.
 Result<std::vector<uint32_t>> calibrate_budgets(const Kernels& k, const AttentionShape& shape,
                                                 std::span<const KvBlock> blocks, std::span<const Digest> digests,
                                                 std::span<const float> queries, float share);

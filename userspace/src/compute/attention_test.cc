@@ -40,12 +40,14 @@ struct Cache {
   std::vector<float> row(const Packed& p, uint32_t head, size_t block, uint32_t token) const {
     std::vector<float> out(shape.dim);
     const uint32_t kv_head = head / (shape.heads / shape.kv_heads);
-    dequantise({shape.format, p.view.rows, shape.dim, p.data.data(), nullptr, 0}, kv_head * blocks[block].capacity + token, out);
+    dequantise({shape.format, p.view.rows, shape.dim, p.data.data(), nullptr, 0},
+               kv_head * blocks[block].capacity + token, out);
     return out;
   }
 
   // Over the blocks named, or all. Also each block's share of the softmax over all.
-  std::vector<double> reference(const std::vector<float>& query, uint32_t head, std::vector<double>* shares = nullptr) const {
+  std::vector<double> reference(const std::vector<float>& query, uint32_t head,
+                                std::vector<double>* shares = nullptr) const {
     const float* q = query.data() + size_t{head} * shape.dim;
     double max = -INFINITY, sum = 0;
     for (size_t b = 0; b < blocks.size(); b++)
@@ -119,8 +121,7 @@ TEST(Attention, WhatSparseMissesIsWithinItsOwnBound) {
     for (const uint32_t b : choice->blocks[h]) missed -= shares[b];
     EXPECT_LE(missed, r.missed[h] * (1 + 1e-4) + 1e-6);
     EXPECT_GT(r.missed[h], 0);
-    for (uint32_t i = 0; i < 32; i++)
-      EXPECT_LE(std::abs(out[h * 32 + i] - full[i]), 2 * r.missed[h] * largest + 1e-4);
+    for (uint32_t i = 0; i < 32; i++) EXPECT_LE(std::abs(out[h * 32 + i] - full[i]), 2 * r.missed[h] * largest + 1e-4);
   }
 }
 

@@ -24,7 +24,8 @@ namespace {
 constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
 struct OpenBlas {
   void (*sgemv)(int, int, int, int, float, const float*, int, const float*, int, float, float*, int) = nullptr;
-  void (*sgemm)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int) = nullptr;
+  void (*sgemm)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*,
+                int) = nullptr;
   std::string text;
 
   OpenBlas() {
@@ -112,7 +113,8 @@ class Bench {
     const double bytes = static_cast<double>(experts[0].gate.view.bytes() * 2 + experts[0].down.view.bytes());
     const double operations = 6.0 * o_.hidden * o_.ff;
     const auto add = [&](const char* path, double us) {
-      result_.feed_forward.push_back({to_string(f), path, us, bytes / us * 1e-3, operations / us * 1e-3, error(y, exact)});
+      result_.feed_forward.push_back(
+          {to_string(f), path, us, bytes / us * 1e-3, operations / us * 1e-3, error(y, exact)});
     };
     for (const Path path : kPaths) {
       const Kernels* k = kernels(path);
@@ -129,7 +131,8 @@ class Bench {
       const Expert e = view(i % o_.experts);
       const int hidden = static_cast<int>(o_.hidden), ff = static_cast<int>(o_.ff);
       const auto multiply = [&](const Matrix& m, int rows, int columns, const float* in, float* out) {
-        blas_.sgemv(kRowMajor, kNoTranspose, rows, columns, 1, reinterpret_cast<const float*>(m.data), columns, in, 1, 0, out, 1);
+        blas_.sgemv(kRowMajor, kNoTranspose, rows, columns, 1, reinterpret_cast<const float*>(m.data), columns, in, 1,
+                    0, out, 1);
       };
       multiply(e.gate, ff, hidden, x.data(), scratch.data());
       multiply(e.up, ff, hidden, x.data(), scratch.data() + ff);
@@ -175,8 +178,9 @@ class Bench {
     std::vector<float> queries;                 // the one measured, then samples for calibration
   };
 
-  // random: independent normal keys, nothing to be gained. structured: what is reported of trained models: tokens in runs
-  // about a topic each, queries of a head about a few topics, an attention sink at the start; heads differ in how sharply.
+  // random: independent normal keys, nothing to be gained. structured: what is reported of trained models: tokens in
+  // runs about a topic each, queries of a head about a few topics, an attention sink at the start; heads differ in how
+  // sharply.
   Cache make(bool structured) {
     std::mt19937 random(o_.seed + (structured ? 1 : 0));
     Cache c;
@@ -191,7 +195,8 @@ class Bench {
       for (uint32_t h = 0; h < o_.kv_heads; h++)
         for (size_t i = 0; i < t; i++)
           for (size_t j = 0; j < d; j++)
-            c.flat_keys[(h * t + i) * d + j] += (i < 4 ? 1.5F : 1.0F) * topics[(h * kTopics + (i < 4 ? 0 : topic_of[i / kRun])) * d + j];
+            c.flat_keys[(h * t + i) * d + j] +=
+                (i < 4 ? 1.5F : 1.0F) * topics[(h * kTopics + (i < 4 ? 0 : topic_of[i / kRun])) * d + j];
     for (uint32_t n = 0; n < kSamples; n++) {
       std::vector<float> q = normal(random, size_t{o_.heads} * d, structured ? 0.3F : 1.0F);
       if (structured)
@@ -209,8 +214,10 @@ class Bench {
       const size_t n = std::min<size_t>(o_.block, t - at);
       std::vector<float> k(o_.kv_heads * o_.block * d), v(k.size());
       for (uint32_t h = 0; h < o_.kv_heads; h++) {
-        std::copy_n(c.flat_keys.begin() + static_cast<ptrdiff_t>((h * t + at) * d), n * d, k.begin() + static_cast<ptrdiff_t>(h * o_.block * d));
-        std::copy_n(c.flat_values.begin() + static_cast<ptrdiff_t>((h * t + at) * d), n * d, v.begin() + static_cast<ptrdiff_t>(h * o_.block * d));
+        std::copy_n(c.flat_keys.begin() + static_cast<ptrdiff_t>((h * t + at) * d), n * d,
+                    k.begin() + static_cast<ptrdiff_t>(h * o_.block * d));
+        std::copy_n(c.flat_values.begin() + static_cast<ptrdiff_t>((h * t + at) * d), n * d,
+                    v.begin() + static_cast<ptrdiff_t>(h * o_.block * d));
       }
       const uint32_t rows = o_.kv_heads * o_.block;
       c.keys.push_back(quantise(Format::kBf16, k, rows, o_.dim));
@@ -261,7 +268,8 @@ class Bench {
     exact_attention(c, exact, shares);
     std::vector<float> out(per);
 
-    const auto add = [&](const char* method, const char* path, double us, const Choice* choice, const AttentionResult& r) {
+    const auto add = [&](const char* method, const char* path, double us, const Choice* choice,
+                         const AttentionResult& r) {
       AttentionFigure f{name, method, path, us, 0, 0, 0, 0};
       double off = 0, size = 0;
       for (size_t i = 0; i < per; i++) {
@@ -329,14 +337,15 @@ class Bench {
   }
 
   void by_blas(const Cache& c, std::span<const float> query, std::vector<float>& out) {
-    const int group = static_cast<int>(o_.heads / o_.kv_heads), d = static_cast<int>(o_.dim), t = static_cast<int>(o_.tokens);
+    const int group = static_cast<int>(o_.heads / o_.kv_heads), d = static_cast<int>(o_.dim),
+              t = static_cast<int>(o_.tokens);
     scores_.resize(static_cast<size_t>(group) * o_.tokens);
     const float scale = 1 / std::sqrt(static_cast<float>(o_.dim));
     for (uint32_t kv = 0; kv < o_.kv_heads; kv++) {
       const float* q = query.data() + static_cast<size_t>(kv) * group * d;
       float* y = out.data() + static_cast<size_t>(kv) * group * d;
-      blas_.sgemm(kRowMajor, kNoTranspose, kTranspose, group, t, d, scale, q, d, c.flat_keys.data() + static_cast<size_t>(kv) * t * d,
-                  d, 0, scores_.data(), t);
+      blas_.sgemm(kRowMajor, kNoTranspose, kTranspose, group, t, d, scale, q, d,
+                  c.flat_keys.data() + static_cast<size_t>(kv) * t * d, d, 0, scores_.data(), t);
       for (int g = 0; g < group; g++) {  // our own vector exp: the baseline is of the products
         float* row = scores_.data() + static_cast<size_t>(g) * t;
         const Kernels& k = kernels();

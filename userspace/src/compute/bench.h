@@ -15,8 +15,8 @@ struct BenchOptions {
   uint32_t experts = 4;               // that the feed-forward goes round, so that weights come from memory
   uint32_t heads = 64, kv_heads = 8, dim = 64;
   uint32_t tokens = 16384, block = 64;
-  uint32_t budget = 32;       // blocks of each head, mean
-  double seconds = 0.2;       // at least, of each figure
+  uint32_t budget = 32;  // blocks of each head, mean
+  double seconds = 0.2;  // at least, of each figure
   uint32_t seed = 1;
   std::function<bool()> cancelled;
   std::function<void(const std::string&)> progress;
@@ -24,18 +24,18 @@ struct BenchOptions {
 
 struct FeedForwardFigure {
   std::string format, path;
-  double us = 0;              // of one token through one expert: median
+  double us = 0;                 // of one token through one expert: median
   double gb_s = 0, gflop_s = 0;  // of weights read; two operations a weight
-  double error = 0;           // largest, over the largest output, against double
+  double error = 0;              // largest, over the largest output, against double
 };
 
 struct AttentionFigure {
   std::string keys, method, path;
   double us = 0;
-  double blocks = 0;          // read, mean of heads
-  double error = 0;           // ||out - full|| / ||full||, full in double
-  double missed = 0;          // share of the softmax left out, mean of heads
-  double bound = 0;           // the stated upper bound of it, mean of heads
+  double blocks = 0;  // read, mean of heads
+  double error = 0;   // ||out - full|| / ||full||, full in double
+  double missed = 0;  // share of the softmax left out, mean of heads
+  double bound = 0;   // the stated upper bound of it, mean of heads
 };
 
 struct BenchResult {

@@ -18,10 +18,12 @@ const char* to_string(Path path) {
 
 const Kernels* kernels(Path path) {
   switch (path) {
-    case Path::kBaseline: return &kBaselineKernels;
+    case Path::kBaseline:
+      return &kBaselineKernels;
 #ifdef __x86_64__
     // These ask the operating system too, whether it saves the registers.
-    case Path::kAvx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kAvx2Kernels : nullptr;
+    case Path::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kAvx2Kernels : nullptr;
     case Path::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -29,7 +31,8 @@ const Kernels* kernels(Path path) {
                  ? &kAvx512Kernels
                  : nullptr;
 #else
-    default: break;
+    default:
+      break;
 #endif
   }
   return nullptr;

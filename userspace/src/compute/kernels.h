@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops, one set for each instruction set, from one source (kernels_body.inc). All arithmetic on weights is in f32
-// after exact dequantisation.
+// The inner loops, one set for each instruction set, from one source (kernels_body.inc). All arithmetic on weights is
+// in f32 after exact dequantisation.
 //
 // Numerics. A dot product of n terms differs from the exact one by at most dot_bound(n) * sum |w x| on every path: each
 // path adds in another order, so paths may differ from one another by twice that. One path gives the same bits every

@@ -40,7 +40,8 @@ TEST(Kernels, DotsAreWithinTheBound) {
               size += std::abs(term);
             }
             EXPECT_LE(std::abs(y[r] - exact), dot_bound(columns) * size)
-                << to_string(f) << " " << to_string(k->path) << " " << columns << " columns, row " << r << " of " << rows;
+                << to_string(f) << " " << to_string(k->path) << " " << columns << " columns, row " << r << " of "
+                << rows;
           }
         }
       }
@@ -91,7 +92,8 @@ TEST(Kernels, EveryScaleIsDecodedExactly) {
   x[17] = 1;
   const auto same = [](float a, float b) { return (std::isnan(a) && std::isnan(b)) || a == b; };
   for (const Kernels* k : all_kernels()) {
-    Packed q8 = quantise(Format::kQ8_0, std::vector<float>(32, 0), 1, 32), mx = quantise(Format::kMxfp4, std::vector<float>(32, 0), 1, 32);
+    Packed q8 = quantise(Format::kQ8_0, std::vector<float>(32, 0), 1, 32),
+           mx = quantise(Format::kMxfp4, std::vector<float>(32, 0), 1, 32);
     q8.data[2 + 17] = std::byte{1};
     for (uint32_t h = 0; h < 65536; h++) {
       const uint16_t half = static_cast<uint16_t>(h);
@@ -114,7 +116,8 @@ TEST(Kernels, WeightedRowSums) {
     for (const uint32_t columns : {1u, 15u, 64u, 65u, 200u}) {
       const uint32_t rows = 13;
       const Packed w = quantise(f, random_floats(rows * columns, columns), rows, columns);
-      const std::vector<float> p = random_floats(rows, 9), plain = dequantised(w.view), start = random_floats(columns, 2);
+      const std::vector<float> p = random_floats(rows, 9), plain = dequantised(w.view),
+                               start = random_floats(columns, 2);
       for (const Kernels* k : all_kernels()) {
         std::vector<float> y = start;
         k->sum_rows(f, w.view.data, w.view.stride(), rows, columns, p.data(), y.data());
@@ -141,8 +144,10 @@ TEST(Kernels, Exponentials) {
       for (size_t i = 0; i < n; i++) {
         const double e = std::exp(double{in[i]} - 3);
         exact += e;
-        if (in[i] - 3 > -87) EXPECT_LE(std::abs(s[i] - e), 0x1p-21 * e) << in[i];
-        else EXPECT_LE(s[i], 1.4e-38F);
+        if (in[i] - 3 > -87)
+          EXPECT_LE(std::abs(s[i] - e), 0x1p-21 * e) << in[i];
+        else
+          EXPECT_LE(s[i], 1.4e-38F);
       }
       EXPECT_NEAR(total, exact, exact * (0x1p-21 + dot_bound(n)));
       std::vector<float> odd = {-kInf, 0, std::nanf("")};
@@ -171,8 +176,8 @@ TEST(Formats, EveryHalfSurvives) {
     if (std::isnan(f)) continue;
     ASSERT_EQ(to_f16(f), h);
   }
-  EXPECT_EQ(to_f16(1 + 0x1p-11F), 0x3c00);          // a tie, to even
-  EXPECT_EQ(to_f16(1 + 3 * 0x1p-11F), 0x3c02);      // likewise, upwards
+  EXPECT_EQ(to_f16(1 + 0x1p-11F), 0x3c00);      // a tie, to even
+  EXPECT_EQ(to_f16(1 + 3 * 0x1p-11F), 0x3c02);  // likewise, upwards
   EXPECT_EQ(to_f16(65519.0F), 0x7bff);
   EXPECT_EQ(to_f16(65520.0F), 0x7c00);
   EXPECT_EQ(to_bf16(1 + 0x1p-8F), 0x3f80);

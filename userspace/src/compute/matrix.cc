@@ -49,7 +49,9 @@ void pack_q8(std::span<const float> in, std::byte* out) {
 void pack_q4(std::span<const float> in, std::byte* out) {
   const float d = largest(in) / -8;
   put16(out, to_f16(d));
-  const auto nibble = [&](float v) { return d != 0 ? static_cast<int>(std::clamp(std::floor(v / d + 8.5F), 0.0F, 15.0F)) : 8; };
+  const auto nibble = [&](float v) {
+    return d != 0 ? static_cast<int>(std::clamp(std::floor(v / d + 8.5F), 0.0F, 15.0F)) : 8;
+  };
   for (size_t i = 0; i < 16; i++) out[2 + i] = static_cast<std::byte>(nibble(in[i]) | nibble(in[i + 16]) << 4);
 }
 
@@ -117,8 +119,12 @@ void dequantise(const Matrix& m, size_t row, std::span<float> out) {
       return byte_at(values + at) >> (high ? 4 : 0) & 15;
     };
     switch (m.format) {
-      case Format::kF32: std::memcpy(&out[i], p + i * 4, 4); break;
-      case Format::kBf16: out[i] = from_bf16(u16_at(p + i * 2)); break;
+      case Format::kF32:
+        std::memcpy(&out[i], p + i * 4, 4);
+        break;
+      case Format::kBf16:
+        out[i] = from_bf16(u16_at(p + i * 2));
+        break;
       case Format::kQ8_0: {
         const std::byte* b = p + block * 34;
         out[i] = from_f16(u16_at(b)) * static_cast<float>(static_cast<int8_t>(b[2 + j]));
@@ -135,8 +141,8 @@ void dequantise(const Matrix& m, size_t row, std::span<float> out) {
         break;
       }
       case Format::kMxfp4Split:
-        out[i] = from_e8m0(byte_at(m.scales + row * m.scale_stride() + block)) *
-                 kE2m1[half(p + block * 16, j / 2, j % 2)];
+        out[i] =
+            from_e8m0(byte_at(m.scales + row * m.scale_stride() + block)) * kE2m1[half(p + block * 16, j / 2, j % 2)];
         break;
     }
   }

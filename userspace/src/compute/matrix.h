@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights as they lie in memory: row-major, in the formats that models are shipped in. A view; whoever made it keeps the
-// bytes in place (pinned in a store) while it is used.
+// Weights as they lie in memory: row-major, in the formats that models are shipped in. A view; whoever made it keeps
+// the bytes in place (pinned in a store) while it is used.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ enum class Format : uint8_t {
   kQ8_0,        // GGUF: blocks of 32, an f16 scale and 32 int8
   kQ4_0,        // GGUF: blocks of 32, an f16 scale and 16 bytes; value j in the low half of byte j, j + 16 in the high
   kMxfp4,       // GGUF: blocks of 32, an E8M0 scale and 16 bytes of E2M1, halves as in Q4_0
-  kMxfp4Split,  // safetensors (gpt-oss): the same blocks, values 2j and 2j + 1 in byte j, scales in a tensor of their own
+  kMxfp4Split,  // safetensors (gpt-oss): the same blocks, values 2j and 2j + 1 in byte j, scales in a tensor of their
+                // own
 };
 inline constexpr Format kFormats[] = {Format::kF32,  Format::kBf16,  Format::kQ8_0,
                                       Format::kQ4_0, Format::kMxfp4, Format::kMxfp4Split};
@@ -30,12 +31,18 @@ constexpr size_t granularity(Format f) { return f == Format::kF32 || f == Format
 // Bytes of a row of `columns` elements, without kMxfp4Split's scales (columns / 32 bytes).
 constexpr size_t row_bytes(Format f, size_t columns) {
   switch (f) {
-    case Format::kF32: return columns * 4;
-    case Format::kBf16: return columns * 2;
-    case Format::kQ8_0: return columns / kBlock * 34;
-    case Format::kQ4_0: return columns / kBlock * 18;
-    case Format::kMxfp4: return columns / kBlock * 17;
-    case Format::kMxfp4Split: return columns / kBlock * 16;
+    case Format::kF32:
+      return columns * 4;
+    case Format::kBf16:
+      return columns * 2;
+    case Format::kQ8_0:
+      return columns / kBlock * 34;
+    case Format::kQ4_0:
+      return columns / kBlock * 18;
+    case Format::kMxfp4:
+      return columns / kBlock * 17;
+    case Format::kMxfp4Split:
+      return columns / kBlock * 16;
   }
   return 0;
 }
@@ -66,8 +73,8 @@ uint16_t to_bf16(float value);
 // One row, exact: what the kernels multiply with. The plain definition of each format.
 void dequantise(const Matrix& m, size_t row, std::span<float> out);
 
-// Rows in a format; scales apart for kMxfp4Split. Rounds to the nearest value that the block's scale can make (Q4_0, Q8_0
-// as in ggml: the scale is that of the largest magnitude). `columns` a multiple of granularity().
+// Rows in a format; scales apart for kMxfp4Split. Rounds to the nearest value that the block's scale can make (Q4_0,
+// Q8_0 as in ggml: the scale is that of the largest magnitude). `columns` a multiple of granularity().
 struct Packed {
   std::vector<std::byte> data, scales;
   Matrix view;  // of these vectors: moves with them, do not copy

@@ -56,8 +56,8 @@ void feed_forward(const Kernels& k, const Expert& expert, Activation activation,
   multiply(k, expert.down, expert.down_bias, scratch, y);
 }
 
-Result<Routing> route(const Kernels& k, const Matrix& router, const float* bias, std::span<const float> x, uint32_t top_k,
-                      RouterKind kind) {
+Result<Routing> route(const Kernels& k, const Matrix& router, const float* bias, std::span<const float> x,
+                      uint32_t top_k, RouterKind kind) {
   if (top_k == 0 || top_k > router.rows)
     return Status(Code::kInvalid, fmt::format("top-k {} of {} experts", top_k, router.rows));
   if (Status s = check("router", router, router.rows, router.columns); !s) return s;
@@ -73,9 +73,8 @@ Result<Routing> route(const Kernels& k, const Matrix& router, const float* bias,
     if (std::any_of(logits.begin(), logits.end(), [](float v) { return std::isnan(v); }))
       return Status(Code::kCorrupt, fmt::format("token {}: a router logit is no number", t));
     std::iota(order.begin(), order.end(), 0u);
-    std::partial_sort(order.begin(), order.begin() + top_k, order.end(), [&](uint32_t a, uint32_t b) {
-      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-    });
+    std::partial_sort(order.begin(), order.begin() + top_k, order.end(),
+                      [&](uint32_t a, uint32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
     // In double and by libm: routing weights do not depend on the path but through the logits.
     const uint32_t over = kind == RouterKind::kTopKSoftmax ? top_k : router.rows;
     double sum = 0;
@@ -100,14 +99,13 @@ MoeStep::MoeStep(const Kernels& k, const Routing& routing, std::span<const float
 
 Status MoeStep::compute(uint32_t expert, const Expert& weights, Activation activation) {
   const auto at = std::lower_bound(wanted_.begin(), wanted_.end(), expert);
-  if (at == wanted_.end() || *at != expert)
-    return {Code::kInvalid, fmt::format("no token chose expert {}", expert)};
+  if (at == wanted_.end() || *at != expert) return {Code::kInvalid, fmt::format("no token chose expert {}", expert)};
   if (Status s = check(weights, hidden_); !s) return s;
   std::vector<float> scratch(size_t{2} * weights.gate.rows);
   for (size_t slot = 0; slot < routing_.experts.size(); slot++)
     if (routing_.experts[slot] == expert)
-      feed_forward(k_, weights, activation, x_.data() + slot / routing_.top_k * hidden_, outputs_.data() + slot * hidden_,
-                   scratch.data());
+      feed_forward(k_, weights, activation, x_.data() + slot / routing_.top_k * hidden_,
+                   outputs_.data() + slot * hidden_, scratch.data());
   done_[static_cast<size_t>(at - wanted_.begin())] = 1;
   return {};
 }

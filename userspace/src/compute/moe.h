@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture-of-experts layer on the CPU: router, gated feed-forward experts, sum. Experts may be computed in any order, as
-// they arrive, by several threads: the result has the same bits, because each expert's output is kept apart until the
-// sum, which is taken in the router's order.
+// A mixture-of-experts layer on the CPU: router, gated feed-forward experts, sum. Experts may be computed in any order,
+// as they arrive, by several threads: the result has the same bits, because each expert's output is kept apart until
+// the sum, which is taken in the router's order.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,11 @@ enum class Activation : uint8_t {
   kSwiGluClamped,  // gpt-oss: g = min(gate, 7), u = clamp(up, -7, 7): (u + 1) * g * sigmoid(1.702 g)
 };
 
-// y = down * act(gate * x + gate_bias, up * x + up_bias) + down_bias. Views: whoever pins the bytes keeps them in place.
+// y = down * act(gate * x + gate_bias, up * x + up_bias) + down_bias. Views: whoever pins the bytes keeps them in
+// place.
 struct Expert {
-  Matrix gate, up;  // ff x hidden
-  Matrix down;      // hidden x ff
+  Matrix gate, up;                   // ff x hidden
+  Matrix down;                       // hidden x ff
   const float* gate_bias = nullptr;  // ff; NULL: none
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;  // hidden
@@ -36,7 +37,8 @@ struct Expert {
 Status check(const Expert& expert, uint32_t hidden);
 
 // One token through one expert. `x` and `y` hidden floats; `scratch` 2 * ff floats. The expert has passed check().
-void feed_forward(const Kernels& k, const Expert& expert, Activation activation, const float* x, float* y, float* scratch);
+void feed_forward(const Kernels& k, const Expert& expert, Activation activation, const float* x, float* y,
+                  float* scratch);
 
 enum class RouterKind : uint8_t {
   kTopKSoftmax,  // softmax over the chosen logits (Mixtral, gpt-oss, Qwen with norm_topk_prob)
@@ -50,8 +52,8 @@ struct Routing {
 };
 
 // `x`: tokens x router.columns; `bias`: router.rows or NULL. kInvalid: shapes, top_k; kCorrupt: a logit is no number.
-Result<Routing> route(const Kernels& k, const Matrix& router, const float* bias, std::span<const float> x, uint32_t top_k,
-                      RouterKind kind);
+Result<Routing> route(const Kernels& k, const Matrix& router, const float* bias, std::span<const float> x,
+                      uint32_t top_k, RouterKind kind);
 
 class MoeStep {
  public:

@@ -22,8 +22,12 @@ Weights make(Format f, uint32_t hidden, uint32_t ff, uint32_t seed) {
   const auto values = [&](uint32_t rows, uint32_t columns, uint32_t s) {
     return quantise(f, random_floats(size_t{rows} * columns, seed * 10 + s, 0.2F), rows, columns);
   };
-  return {values(ff, hidden, 1),       values(ff, hidden, 2),       values(hidden, ff, 3),
-          random_floats(ff, seed * 10 + 4), random_floats(ff, seed * 10 + 5), random_floats(hidden, seed * 10 + 6)};
+  return {values(ff, hidden, 1),
+          values(ff, hidden, 2),
+          values(hidden, ff, 3),
+          random_floats(ff, seed * 10 + 4),
+          random_floats(ff, seed * 10 + 5),
+          random_floats(hidden, seed * 10 + 6)};
 }
 
 std::vector<double> multiply(const Matrix& m, const float* bias, const std::vector<double>& x) {
@@ -154,7 +158,8 @@ TEST(MoeStep, AnyOrderAndThreadsGiveTheSameBits) {
 
     std::vector<double> wanted(tokens * hidden);
     for (size_t slot = 0; slot < routing->experts.size(); slot++) {
-      const auto y = reference(all[routing->experts[slot]].view(), Activation::kSwiGluClamped, x.data() + slot / top_k * hidden);
+      const auto y =
+          reference(all[routing->experts[slot]].view(), Activation::kSwiGluClamped, x.data() + slot / top_k * hidden);
       for (size_t i = 0; i < hidden; i++) wanted[slot / top_k * hidden + i] += routing->weights[slot] * y[i];
     }
     EXPECT_LT(worst(first, wanted), 2e-5);
@@ -163,7 +168,8 @@ TEST(MoeStep, AnyOrderAndThreadsGiveTheSameBits) {
     std::vector<std::thread> threads;
     std::vector<uint32_t> order(again.wanted().rbegin(), again.wanted().rend());
     for (const uint32_t e : order)
-      threads.emplace_back([&, e] { EXPECT_TRUE(again.compute(e, all[e].view(), Activation::kSwiGluClamped).is_ok()); });
+      threads.emplace_back(
+          [&, e] { EXPECT_TRUE(again.compute(e, all[e].view(), Activation::kSwiGluClamped).is_ok()); });
     for (std::thread& t : threads) t.join();
     ASSERT_TRUE(again.finish(other).is_ok());
     EXPECT_EQ(first, other);

@@ -186,18 +186,20 @@ class Finder {
       up |= f.extent.piece == Piece::kWeight && (f.extent.role == Role::kUp || f.extent.role == Role::kGateUp);
       down |= f.extent.piece == Piece::kWeight && f.extent.role == Role::kDown;
     }
-    if (!up || !down) return wrong(all[0], fmt::format("expert {} has no {} weights", all[0].at.expert, up ? "down" : "up"));
+    if (!up || !down)
+      return wrong(all[0], fmt::format("expert {} has no {} weights", all[0].at.expert, up ? "down" : "up"));
     uint64_t bytes = 0;
     for (size_t i = 0; i < all.size(); i++) {
       const Found& f = all[i];
       if (f.at.expert != i / l.extents || f.part() != all[i % l.extents].part())
-        return wrong(f, fmt::format("expert {} has not the pieces that expert {} has, or a number is left out", f.at.expert,
-                                    all[0].at.expert));
+        return wrong(f, fmt::format("expert {} has not the pieces that expert {} has, or a number is left out",
+                                    f.at.expert, all[0].at.expert));
       bytes = (i % l.extents == 0 ? 0 : bytes) + f.extent.bytes;
       l.bytes = std::max(l.bytes, bytes);
       map_.all.push_back(f.extent);
     }
-    if (all.size() % l.extents != 0) return wrong(all.back(), fmt::format("expert {} lacks pieces", all.back().at.expert));
+    if (all.size() % l.extents != 0)
+      return wrong(all.back(), fmt::format("expert {} lacks pieces", all.back().at.expert));
     l.experts = static_cast<uint32_t>(all.size() / l.extents);
     map_.layers.push_back(l);
     return {};

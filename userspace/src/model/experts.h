@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where each expert of a mixture-of-experts model lies: the byte ranges that have to be read to have it. Found by the
 // tensors' names, in the layouts that are common:
-//   GGUF         blk.L.ffn_{gate,up,down,gate_up}_exps.{weight,bias,scale}: all experts in one tensor, outermost dimension
+//   GGUF         blk.L.ffn_{gate,up,down,gate_up}_exps.{weight,bias,scale}: all experts in one tensor, outermost
+//   dimension
 //                blk.L.ffn_{gate,up,down}.E.weight: before 2024-04
 //   safetensors  ….layers.L.….experts.E.{w1,w3,w2 | gate_proj,up_proj,down_proj}.PARAMETER (Mixtral, Qwen, DeepSeek)
 //                ….layers.L.….experts.{gate_up_proj,down_proj}[_blocks,_scales,_bias] (gpt-oss, Llama 4)
@@ -34,11 +35,11 @@ struct Extent {
 };
 
 struct ExpertLayer {
-  uint32_t layer = 0;     // the model's number; dense layers are left out
-  uint32_t experts = 0;   // numbered from 0
-  uint32_t extents = 0;   // of each expert
-  uint64_t bytes = 0;     // of the largest expert
-  uint64_t first = 0;     // of ExpertMap::all
+  uint32_t layer = 0;    // the model's number; dense layers are left out
+  uint32_t experts = 0;  // numbered from 0
+  uint32_t extents = 0;  // of each expert
+  uint64_t bytes = 0;    // of the largest expert
+  uint64_t first = 0;    // of ExpertMap::all
 };
 
 struct ExpertMap {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF versions 2 and 3, little-endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; block sizes of types:
-// ggml-common.h there).
+// GGUF versions 2 and 3, little-endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; block sizes of
+// types: ggml-common.h there).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,15 +23,15 @@ constexpr unsigned kMaxNesting = 4;
 
 // By the number in the file; no name: a type that was withdrawn.
 constexpr Dtype kTypes[] = {
-    {"F32", 1, 32},        {"F16", 1, 16},        {"Q4_0", 32, 144},     {"Q4_1", 32, 160},     {nullptr, 0, 0},
-    {nullptr, 0, 0},       {"Q5_0", 32, 176},     {"Q5_1", 32, 192},     {"Q8_0", 32, 272},     {"Q8_1", 32, 288},
-    {"Q2_K", 256, 672},    {"Q3_K", 256, 880},    {"Q4_K", 256, 1152},   {"Q5_K", 256, 1408},   {"Q6_K", 256, 1680},
-    {"Q8_K", 256, 2336},   {"IQ2_XXS", 256, 528}, {"IQ2_XS", 256, 592},  {"IQ3_XXS", 256, 784}, {"IQ1_S", 256, 400},
-    {"IQ4_NL", 32, 144},   {"IQ3_S", 256, 880},   {"IQ2_S", 256, 656},   {"IQ4_XS", 256, 1088}, {"I8", 1, 8},
-    {"I16", 1, 16},        {"I32", 1, 32},        {"I64", 1, 64},        {"F64", 1, 64},        {"IQ1_M", 256, 448},
-    {"BF16", 1, 16},       {nullptr, 0, 0},       {nullptr, 0, 0},       {nullptr, 0, 0},       {"TQ1_0", 256, 432},
-    {"TQ2_0", 256, 528},   {nullptr, 0, 0},       {nullptr, 0, 0},       {nullptr, 0, 0},       {"MXFP4", 32, 136},
-    {"NVFP4", 64, 288},    {"Q1_0", 128, 144},    {"Q2_0", 64, 144},
+    {"F32", 1, 32},      {"F16", 1, 16},        {"Q4_0", 32, 144},    {"Q4_1", 32, 160},     {nullptr, 0, 0},
+    {nullptr, 0, 0},     {"Q5_0", 32, 176},     {"Q5_1", 32, 192},    {"Q8_0", 32, 272},     {"Q8_1", 32, 288},
+    {"Q2_K", 256, 672},  {"Q3_K", 256, 880},    {"Q4_K", 256, 1152},  {"Q5_K", 256, 1408},   {"Q6_K", 256, 1680},
+    {"Q8_K", 256, 2336}, {"IQ2_XXS", 256, 528}, {"IQ2_XS", 256, 592}, {"IQ3_XXS", 256, 784}, {"IQ1_S", 256, 400},
+    {"IQ4_NL", 32, 144}, {"IQ3_S", 256, 880},   {"IQ2_S", 256, 656},  {"IQ4_XS", 256, 1088}, {"I8", 1, 8},
+    {"I16", 1, 16},      {"I32", 1, 32},        {"I64", 1, 64},       {"F64", 1, 64},        {"IQ1_M", 256, 448},
+    {"BF16", 1, 16},     {nullptr, 0, 0},       {nullptr, 0, 0},      {nullptr, 0, 0},       {"TQ1_0", 256, 432},
+    {"TQ2_0", 256, 528}, {nullptr, 0, 0},       {nullptr, 0, 0},      {nullptr, 0, 0},       {"MXFP4", 32, 136},
+    {"NVFP4", 64, 288},  {"Q1_0", 128, 144},    {"Q2_0", 64, 144},
 };
 
 // Types of metadata values.
@@ -63,9 +63,9 @@ class Reader {
     if (in_.ok() && magic != kMagic) in_.fail("the first bytes are not GGUF");
     const uint32_t version = in_.u32();
     if (in_.ok() && version != 2 && version != 3) {
-      const char* why = version == 1                                           ? "version 1"
-                        : (version & 0xffff) == 0 && version >> 24 != 0        ? "big-endian GGUF"
-                                                                               : "a version not known";
+      const char* why = version == 1                                    ? "version 1"
+                        : (version & 0xffff) == 0 && version >> 24 != 0 ? "big-endian GGUF"
+                                                                        : "a version not known";
       unsupported(fmt::format("{} (field {}), versions 2 and 3 little-endian are read", why, version));
     }
     part_.model.version = version;
@@ -75,7 +75,8 @@ class Reader {
     if (in_.ok() && (tensors_ > kMaxTensors || tensors_ > in_.left() / 24))
       in_.fail(fmt::format("a count of {} tensors, more than the file has room for (limit {})", tensors_, kMaxTensors));
     if (in_.ok() && (pairs > kMaxPairs || pairs > in_.left() / 13))
-      in_.fail(fmt::format("a count of {} metadata pairs, more than the file has room for (limit {})", pairs, kMaxPairs));
+      in_.fail(
+          fmt::format("a count of {} metadata pairs, more than the file has room for (limit {})", pairs, kMaxPairs));
     return pairs;
   }
 
@@ -88,17 +89,25 @@ class Reader {
     if (in_.ok() && !keys_.insert(key).second) in_.fail(fmt::format("metadata key {} for the second time", shown(key)));
     const uint32_t type = in_.u32();
     if (!in_.ok()) return;
-    if (key == "general.architecture") part_.model.architecture = kept(key, type);
-    else if (key == "general.name") part_.model.name = kept(key, type);
-    else if (key == "general.alignment") alignment_ = uint(key, type, kU32);
-    else if (key == "split.no") part_.split_no = uint(key, type, kU16);
-    else if (key == "split.count") part_.split_count = uint(key, type, kU16);
-    else if (key.ends_with(".expert_used_count")) part_.model.experts_used = uint(key, type, kU32);
-    else skip_value(type, 0);
+    if (key == "general.architecture")
+      part_.model.architecture = kept(key, type);
+    else if (key == "general.name")
+      part_.model.name = kept(key, type);
+    else if (key == "general.alignment")
+      alignment_ = uint(key, type, kU32);
+    else if (key == "split.no")
+      part_.split_no = uint(key, type, kU16);
+    else if (key == "split.count")
+      part_.split_count = uint(key, type, kU16);
+    else if (key.ends_with(".expert_used_count"))
+      part_.model.experts_used = uint(key, type, kU32);
+    else
+      skip_value(type, 0);
   }
 
   uint32_t uint(const std::string& key, uint32_t type, Value wanted) {
-    if (type != wanted) in_.fail(fmt::format("{} has value type {}, not {}", shown(key), type, static_cast<int>(wanted)));
+    if (type != wanted)
+      in_.fail(fmt::format("{} has value type {}, not {}", shown(key), type, static_cast<int>(wanted)));
     return wanted == kU16 ? in_.u16() : in_.u32();
   }
 
@@ -181,8 +190,8 @@ class Reader {
   void unsupported(const std::string& what) {
     if (!in_.ok()) return;
     in_.fail(what);
-    refused_ = {Code::kUnsupported, fmt::format("{}: {} at offset {}; convert it with the tools of ggml", file_, what,
-                                                in_.offset())};
+    refused_ = {Code::kUnsupported,
+                fmt::format("{}: {} at offset {}; convert it with the tools of ggml", file_, what, in_.offset())};
   }
 
   std::string file_;

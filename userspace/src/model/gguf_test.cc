@@ -206,14 +206,16 @@ TEST(Gguf, RefusesPartsThatDoNotBelongTogether) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   const auto copy = [&](const char* from, const char* to) {
-    std::filesystem::copy_file(kData + "split/" + from, folder + "/" + to, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(kData + "split/" + from, folder + "/" + to,
+                               std::filesystem::copy_options::overwrite_existing);
   };
   copy("m-00001-of-00002.gguf", "other.gguf");
   EXPECT_NE(open_model(folder + "/other.gguf").status().what().find("name it"), std::string::npos);
   copy("m-00001-of-00002.gguf", "m-00001-of-00002.gguf");
   EXPECT_NE(open_model(folder + "/m-00001-of-00002.gguf").status().what().find("cannot open"), std::string::npos);
   copy("m-00001-of-00002.gguf", "m-00002-of-00002.gguf");
-  EXPECT_NE(open_model(folder + "/m-00001-of-00002.gguf").status().what().find("belongs to another model"), std::string::npos);
+  EXPECT_NE(open_model(folder + "/m-00001-of-00002.gguf").status().what().find("belongs to another model"),
+            std::string::npos);
   EXPECT_NE(open_model(folder).status().what().find("more than one model"), std::string::npos);
   std::filesystem::remove_all(folder);
 }

@@ -31,7 +31,8 @@ std::optional<SplitName> split_name(const std::string& path) {
   const std::string tail = path.substr(path.size() - kTail);
   unsigned no = 0, count = 0;
   int used = 0;
-  if (std::sscanf(tail.c_str(), "-%5u-of-%5u.gguf%n", &no, &count, &used) != 2 || used != kTail || no == 0 || no > count)
+  if (std::sscanf(tail.c_str(), "-%5u-of-%5u.gguf%n", &no, &count, &used) != 2 || used != kTail || no == 0 ||
+      no > count)
     return std::nullopt;
   return SplitName{path.substr(0, path.size() - kTail), no - 1, count};
 }
@@ -126,9 +127,11 @@ Result<std::string> choose(const fs::path& folder) {
   }
   if (error) return Status(Code::kIo, fmt::format("cannot read {}: {}", folder.string(), error.message()));
   if (found.empty())
-    return Status(Code::kNotFound, fmt::format("{}: no .gguf, no .safetensors and no {} in it", folder.string(), kIndexName));
+    return Status(Code::kNotFound,
+                  fmt::format("{}: no .gguf, no .safetensors and no {} in it", folder.string(), kIndexName));
   if (found.size() > 1)
-    return invalid(fmt::format("{}: more than one model file and no {}; name one of them", folder.string(), kIndexName));
+    return invalid(
+        fmt::format("{}: more than one model file and no {}; name one of them", folder.string(), kIndexName));
   return found[0];
 }
 
@@ -142,7 +145,8 @@ std::string tensor_bytes(const Dtype& dtype, const std::vector<uint64_t>& shape,
     if (__builtin_mul_overflow(elements, n, &elements)) return "the product of its dimensions is past 2^64";
   const uint64_t inner = shape.empty() ? 1 : shape.back();
   if (inner % dtype.block_elements != 0)
-    return fmt::format("rows of {} elements are no multiple of the {} of a {} block", inner, dtype.block_elements, dtype.name);
+    return fmt::format("rows of {} elements are no multiple of the {} of a {} block", inner, dtype.block_elements,
+                       dtype.name);
   if (__builtin_mul_overflow(elements / dtype.block_elements, uint64_t{dtype.block_bits}, &bits))
     return "its size is past 2^64 bits";
   if (bits % 8 != 0) return fmt::format("{} bits of {} are no whole bytes", bits, dtype.name);
@@ -162,7 +166,8 @@ Status Model::index() {
   });
   by_name_.resize(tensors.size());
   std::iota(by_name_.begin(), by_name_.end(), 0u);
-  std::sort(by_name_.begin(), by_name_.end(), [&](uint32_t a, uint32_t b) { return tensors[a].name < tensors[b].name; });
+  std::sort(by_name_.begin(), by_name_.end(),
+            [&](uint32_t a, uint32_t b) { return tensors[a].name < tensors[b].name; });
   for (size_t i = 1; i < tensors.size(); i++) {
     const Tensor &a = tensors[by_name_[i - 1]], &b = tensors[by_name_[i]];
     if (a.name == b.name)
@@ -188,11 +193,13 @@ Result<Model> open_model(const std::string& path) {
   if (!source) return source.status();
   std::byte magic[4] = {};
   if ((*source)->bytes() < 16)
-    return Status(Code::kCorrupt, fmt::format("{}: {} bytes, too short for a model; fetch it again", file, (*source)->bytes()));
+    return Status(Code::kCorrupt,
+                  fmt::format("{}: {} bytes, too short for a model; fetch it again", file, (*source)->bytes()));
   if (Status status = (*source)->read(0, magic); !status) return status;
   if (std::string_view(reinterpret_cast<const char*>(magic), 4) == "GGUF") return open_gguf(file);
   if (!file.ends_with(".safetensors"))
-    return invalid(fmt::format("{}: neither begins with GGUF nor is named .safetensors; no other format is read", file));
+    return invalid(
+        fmt::format("{}: neither begins with GGUF nor is named .safetensors; no other format is read", file));
   Result<Part> part = read_safetensors(**source, file);
   if (!part) return part.status();
   return std::move(part->model);

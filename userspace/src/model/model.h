@@ -63,13 +63,13 @@ struct Model {
 };
 
 // PATH: a GGUF file (any part of a split one), a safetensors file, a model.safetensors.index.json, or a folder that
-// holds one of these. Every tensor lies whole in its file and overlaps no other. kNotFound, kIo, kInvalid (no model, more
-// than one), kCorrupt (malformed), kUnsupported (a version or type not known); one line each: FILE: what at offset N;
-// what to do.
+// holds one of these. Every tensor lies whole in its file and overlaps no other. kNotFound, kIo, kInvalid (no model,
+// more than one), kCorrupt (malformed), kUnsupported (a version or type not known); one line each: FILE: what at offset
+// N; what to do.
 Result<Model> open_model(const std::string& path);
 
-// One file, for tests and fuzzers. `split_no`, `split_count`: which part of how many a GGUF file says it is (0 of 0: not
-// split).
+// One file, for tests and fuzzers. `split_no`, `split_count`: which part of how many a GGUF file says it is (0 of 0:
+// not split).
 struct Part {
   Model model;
   uint32_t split_no = 0, split_count = 0;

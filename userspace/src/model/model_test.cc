@@ -167,7 +167,8 @@ TEST(Safetensors, RefusesBadTensors) {
   refused(file_of(R"({"a":{"dtype":"U8","shape":[0]}})", 0), "lacks dtype, shape or data_offsets");
   refused(file_of(R"({"a":{"dtype":"U8","dtype":"U8"}})", 0), "has 'dtype' twice");
   refused(file_of(R"({"a":{"size":1}})", 0), "unknown field 'size'");
-  const char* both = R"({{"a":{{"dtype":"U8","shape":[4],"data_offsets":[0,4]}},"{}":{{"dtype":"U8","shape":[4],"data_offsets":[{},{}]}}}})";
+  const char* both =
+      R"({{"a":{{"dtype":"U8","shape":[4],"data_offsets":[0,4]}},"{}":{{"dtype":"U8","shape":[4],"data_offsets":[{},{}]}}}})";
   refused(file_of(fmt::format(fmt::runtime(both), "a", 4, 8), 8), "'a' for the second time");
   refused(file_of(fmt::format(fmt::runtime(both), "b", 2, 6), 6), "'b' overlaps 'a'");
 }
@@ -202,6 +203,25 @@ TEST(ShardIndex, RefusesWhatIsNoIndex) {
   wrong(R"({"x":)" + std::string(100000, '['), "nested more than 16 deep");
 }
 
+// A few of what the fuzzers kept (tests/fuzz/run): each reaches another part of the readers. Whole or one line.
+TEST(Corpus, EveryFileIsReadOrRefused) {
+  size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(kData + "corpus")) {
+    files++;
+    const std::string bytes = content(entry.path().string());
+    const MemorySource source(std::as_bytes(std::span(bytes)));
+    for (const Result<Part>& part : {read_gguf(source, "f"), read_safetensors(source, "f")}) {
+      EXPECT_EQ(part.status().what().find('\n'), std::string::npos);
+      if (!part) continue;
+      const Result<ExpertMap> map = find_experts(part->model);
+      if (map)
+        for (const Extent& e : map->all) EXPECT_LE(e.offset + e.bytes, bytes.size()) << entry.path();
+    }
+    EXPECT_EQ(index_status(bytes).what().find('\n'), std::string::npos);
+  }
+  EXPECT_GT(files, 10u);
+}
+
 class Folder : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -210,7 +230,9 @@ class Folder : public ::testing::Test {
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
-  void put(const std::string& name, const std::string& bytes) { std::ofstream(folder_ / name, std::ios::binary) << bytes; }
+  void put(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  }
   void refused(const std::string& name, const std::string& text) {
     const Status s = open_model((folder_ / name).string()).status();
     EXPECT_FALSE(s.is_ok()) << text;
@@ -238,7 +260,9 @@ TEST_F(Folder, ShardsMustHoldWhatTheIndexSays) {
   const std::string index = content(kData + "sharded/model.safetensors.index.json");
   put("model.safetensors.index.json", index);
   refused("", "cannot open");
-  for (int i = 1; i <= 2; i++) put(fmt::format("model-0000{}-of-00002.safetensors", i), content(kData + "sharded/model-00001-of-00002.safetensors"));
+  for (int i = 1; i <= 2; i++)
+    put(fmt::format("model-0000{}-of-00002.safetensors", i),
+        content(kData + "sharded/model-00001-of-00002.safetensors"));
   refused("", "is not in model-00002-of-00002.safetensors");
   put("model.safetensors.index.json", R"({"weight_map":{"a":"f","a":"g"}})");
   refused("", "named twice");

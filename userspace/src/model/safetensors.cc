@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors (https://huggingface.co/docs/safetensors, "Format"): u64 length of a JSON header, the header, the data. And
-// the index of a sharded model. JSON is taken as events, not as a tree, so that memory follows the tensors named.
+// safetensors (https://huggingface.co/docs/safetensors, "Format"): u64 length of a JSON header, the header, the data.
+// And the index of a sharded model. JSON is taken as events, not as a tree, so that memory follows the tensors named.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,14 +15,16 @@ namespace {
 using nlohmann::json;
 
 constexpr Dtype kTypes[] = {
-    {"BOOL", 1, 8},      {"F4", 1, 4},      {"F6_E2M3", 1, 6},     {"F6_E3M2", 1, 6},     {"U8", 1, 8},   {"I8", 1, 8},
-    {"F8_E5M2", 1, 8},   {"F8_E4M3", 1, 8}, {"F8_E8M0", 1, 8},     {"F8_E4M3FNUZ", 1, 8}, {"F8_E5M2FNUZ", 1, 8},
-    {"I16", 1, 16},      {"U16", 1, 16},    {"F16", 1, 16},        {"BF16", 1, 16},       {"I32", 1, 32}, {"U32", 1, 32},
-    {"F32", 1, 32},      {"C64", 1, 64},    {"F64", 1, 64},        {"I64", 1, 64},        {"U64", 1, 64},
+    {"BOOL", 1, 8},        {"F4", 1, 4},      {"F6_E2M3", 1, 6}, {"F6_E3M2", 1, 6}, {"U8", 1, 8},
+    {"I8", 1, 8},          {"F8_E5M2", 1, 8}, {"F8_E4M3", 1, 8}, {"F8_E8M0", 1, 8}, {"F8_E4M3FNUZ", 1, 8},
+    {"F8_E5M2FNUZ", 1, 8}, {"I16", 1, 16},    {"U16", 1, 16},    {"F16", 1, 16},    {"BF16", 1, 16},
+    {"I32", 1, 32},        {"U32", 1, 32},    {"F32", 1, 32},    {"C64", 1, 64},    {"F64", 1, 64},
+    {"I64", 1, 64},        {"U64", 1, 64},
 };
 
 const Dtype* find_type(const std::string& name) {
-  const auto* found = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Dtype& t) { return t.name == name; });
+  const auto* found =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Dtype& t) { return t.name == name; });
   return found == std::end(kTypes) ? nullptr : found;
 }
 
@@ -236,8 +238,9 @@ Result<Part> read_safetensors(const Source& source, const std::string& file) {
   const uint64_t begin = in.offset(), data = in.left();
   for (Tensor& t : part.model.tensors) {
     if (t.offset > data || t.bytes > data - t.offset)
-      return malformed(file, begin, fmt::format("tensor {}: data_offsets {} to {} go past the data's {} bytes", shown(t.name),
-                                                t.offset, t.offset + t.bytes, data));
+      return malformed(file, begin,
+                       fmt::format("tensor {}: data_offsets {} to {} go past the data's {} bytes", shown(t.name),
+                                   t.offset, t.offset + t.bytes, data));
     t.offset += begin;
   }
   if (Status status = part.model.index(); !status) return status;

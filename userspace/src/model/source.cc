@@ -69,8 +69,10 @@ Status MemorySource::read(uint64_t offset, std::span<std::byte> out) const {
 std::string shown(std::string_view text) {
   std::string out = "'";
   for (const char c : text.substr(0, 80)) {
-    if (c >= 0x20 && c < 0x7f) out += c;
-    else out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    if (c >= 0x20 && c < 0x7f)
+      out += c;
+    else
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   }
   return out + (text.size() > 80 ? "'..." : "'");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts and attention on an NVIDIA GPU, over memory that is on it already (a tier's extents). The definitions are those of
-// compute/moe.h and compute/attention.h; sums run in another order, within the same bounds. No CUDA header is needed to
-// use this; without nvcc at build time every call says kUnsupported (gpu_none.cc).
+// Experts and attention on an NVIDIA GPU, over memory that is on it already (a tier's extents). The definitions are
+// those of compute/moe.h and compute/attention.h; sums run in another order, within the same bounds. No CUDA header is
+// needed to use this; without nvcc at build time every call says kUnsupported (gpu_none.cc).
 //
 // Never run on a device by this project so far: its tests skip where there is none.
 //
@@ -22,7 +22,8 @@ namespace neotier::compute::cuda {
 bool available();
 
 // One token through one expert; as compute::feed_forward(). `scratch`: 2 * ff floats.
-Status feed_forward(const Expert& expert, Activation activation, const float* x, float* y, float* scratch, void* stream);
+Status feed_forward(const Expert& expert, Activation activation, const float* x, float* y, float* scratch,
+                    void* stream);
 
 // As compute::attend(). `blocks`: nr_blocks of them on the device, their pointers of the device too. `chosen` and
 // `first` (heads + 1) on the device: head h reads blocks chosen[first[h]] to chosen[first[h + 1] - 1]; both NULL: all.

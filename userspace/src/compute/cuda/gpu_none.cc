@@ -10,7 +10,8 @@ Status none() { return {Code::kUnsupported, "built without CUDA: no nvcc was fou
 
 bool available() { return false; }
 Status feed_forward(const Expert&, Activation, const float*, float*, float*, void*) { return none(); }
-Status attend(const AttentionShape&, const KvBlock*, uint32_t, const uint32_t*, const uint32_t*, const float*, float*, void*) {
+Status attend(const AttentionShape&, const KvBlock*, uint32_t, const uint32_t*, const uint32_t*, const float*, float*,
+              void*) {
   return none();
 }
 Status wait(void*) { return none(); }

@@ -78,7 +78,9 @@ TEST_F(Gpu, AttentionOverAllAndChosenBlocks) {
   const DeviceMemory blocks = up(device), query = up(q), out = up(got), list = up(chosen), start = up(first);
   for (const bool sparse : {false, true}) {
     compute::attend(*kernels(Path::kBaseline), shape, host, q, wanted, sparse ? &choice : nullptr);
-    const auto words = [&](const DeviceMemory& m) { return sparse ? reinterpret_cast<const uint32_t*>(m.data()) : nullptr; };
+    const auto words = [&](const DeviceMemory& m) {
+      return sparse ? reinterpret_cast<const uint32_t*>(m.data()) : nullptr;
+    };
     ASSERT_TRUE(attend(shape, reinterpret_cast<const KvBlock*>(blocks.data()), 5, words(list), words(start),
                        reinterpret_cast<const float*>(query.data()), reinterpret_cast<float*>(out.data()), nullptr)
                     .is_ok());
