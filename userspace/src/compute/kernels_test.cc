@@ -147,7 +147,7 @@ TEST(Kernels, Exponentials) {
         if (in[i] - 3 > -87)
           EXPECT_LE(std::abs(s[i] - e), 0x1p-21 * e) << in[i];
         else
-          EXPECT_LE(s[i], 1.4e-38F);
+          EXPECT_LE(s[i], 1.7e-38F);
       }
       EXPECT_NEAR(total, exact, exact * (0x1p-21 + dot_bound(n)));
       std::vector<float> odd = {-kInf, 0, std::nanf("")};
@@ -205,9 +205,11 @@ TEST(Formats, BlocksByHand) {
   EXPECT_EQ(out[1], -24);
 }
 
+// Q8_0: half a step, and what rounding the scale to f16 makes of 127 steps. Q4_0: a step, as the side without the
+// largest value ends at 7.
 TEST(Formats, QuantisingStaysWithinHalfAStep) {
   const std::vector<float> in = random_floats(64 * 64, 8);
-  for (const auto& [f, step] : {std::pair(Format::kQ8_0, 0.51 / 127), std::pair(Format::kQ4_0, 1.01 / 8)}) {
+  for (const auto& [f, step] : {std::pair(Format::kQ8_0, 0.57 / 127), std::pair(Format::kQ4_0, 1.01 / 8)}) {
     const Packed p = quantise(f, in, 64, 64);
     const std::vector<float> out = dequantised(p.view);
     for (size_t b = 0; b < in.size(); b += 32) {

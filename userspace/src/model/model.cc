@@ -156,7 +156,7 @@ std::string tensor_bytes(const Dtype& dtype, const std::vector<uint64_t>& shape,
 
 const Tensor* Model::find(std::string_view tensor) const {
   const auto at = std::lower_bound(by_name_.begin(), by_name_.end(), tensor,
-                                   [&](uint32_t i, std::string_view name) { return tensors[i].name < name; });
+                                   [&](uint32_t i, std::string_view wanted) { return tensors[i].name < wanted; });
   return at != by_name_.end() && tensors[*at].name == tensor ? &tensors[*at] : nullptr;
 }
 

@@ -199,6 +199,7 @@ TEST(ShardIndex, RefusesWhatIsNoIndex) {
   wrong(R"({"weight_map":{"a":"/etc/passwd"}})", "no plain file name");
   wrong(R"({"weight_map":{"a":".."}})", "no plain file name");
   wrong(R"({"weight_map":{"a":"f\u0000"}})", "no plain file name");
+  wrong(R"({"weight_map":{"a":"f\ng"}})", "no plain file name");
   wrong(R"({"weight_map":{"a":"f"},"weight_map":{"b":"f"}})", "second time");
   wrong(R"({"x":)" + std::string(100000, '['), "nested more than 16 deep");
 }

@@ -178,9 +178,10 @@ class IndexEvents final : public Events {
   bool string(string_t& text) override {
     if (depth_ != 2 || !in_map_) return true;
     if (out_->tensors.size() == kMaxTensors) return stop(fmt::format("more than {} tensors", kMaxTensors));
-    // Not a path: an index must not reach out of its folder.
-    if (text.empty() || text.size() > 255 || text.find('/') != std::string::npos || text[0] == '.' ||
-        text.find('\0') != std::string::npos)
+    // Not a path: an index must not reach out of its folder. Nor what would break a message's line.
+    const bool control =
+        std::any_of(text.begin(), text.end(), [](char c) { return (c >= 0 && c < 0x20) || c == 0x7f; });
+    if (text.empty() || text.size() > 255 || text.find('/') != std::string::npos || text[0] == '.' || control)
       return stop(fmt::format("tensor {} lies in {}, which is no plain file name", shown(name_), shown(text)));
     if (out_->files.empty() || out_->files[last_] != text) {
       const auto found = std::find(out_->files.begin(), out_->files.end(), text);
