@@ -14,7 +14,7 @@ namespace neotier::compute {
 
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::vector<float> multiply(const Kernels& k, const Matrix& m, const std::vector<float>& x, size_t first, size_t rows) {
   std::vector<float> y(rows);
@@ -67,20 +67,20 @@ TEST(Kernels, NoRowsAndNoColumns) {
     EXPECT_EQ(y, 5);
     k->dots(Format::kF32, reinterpret_cast<const std::byte*>(&y), 0, nullptr, 0, 1, 0, nullptr, &y);
     EXPECT_EQ(y, 0);
-    EXPECT_EQ(k->max(nullptr, 0), -kInf);
+    EXPECT_EQ(k->max(nullptr, 0), -kInfinity);
   }
 }
 
 TEST(Kernels, NanAndInfinityGoThrough) {
   for (const size_t at : {0u, 5u, 40u}) {
     std::vector<float> w = random_floats(41, 1), x(41, 1.0F);
-    for (const float odd : {std::nanf(""), kInf}) {
+    for (const float odd : {std::nanf(""), kInfinity}) {
       w[at] = odd;
       const Packed m = quantise(Format::kF32, w, 1, 41), b = quantise(Format::kBf16, w, 1, 41);
       for (const Kernels* k : all_kernels())
         for (const Packed* p : {&m, &b}) {
           const float y = multiply(*k, p->view, x, 0, 1)[0];
-          EXPECT_TRUE(std::isnan(odd) ? std::isnan(y) : y == kInf) << y << " at " << at;
+          EXPECT_TRUE(std::isnan(odd) ? std::isnan(y) : y == kInfinity) << y << " at " << at;
         }
     }
   }
@@ -150,7 +150,7 @@ TEST(Kernels, Exponentials) {
           EXPECT_LE(s[i], 1.7e-38F);
       }
       EXPECT_NEAR(total, exact, exact * (0x1p-21 + dot_bound(n)));
-      std::vector<float> odd = {-kInf, 0, std::nanf("")};
+      std::vector<float> odd = {-kInfinity, 0, std::nanf("")};
       EXPECT_TRUE(std::isnan(k->exp_sum(odd.data(), 3, 0)));
       EXPECT_EQ(odd[0], 0);
       EXPECT_EQ(odd[1], 1);

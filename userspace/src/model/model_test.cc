@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors: files of the safetensors crate, malformed ones; what open_model() takes and refuses.
+// safetensors: files of the safetensors library, malformed ones; what open_model() takes and refuses.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
