@@ -57,6 +57,26 @@ std::vector<float> normal(std::mt19937& random, size_t n, float scale = 1) {
   return out;
 }
 
+// Weights out of a pool: drawing each would take longer than measuring.
+class Pool {
+ public:
+  Pool(std::mt19937& random, float scale) : random_(random), values_(normal(random, 1 << 18, scale)) {}
+  std::vector<float> take(size_t n) {
+    std::vector<float> out(n);
+    for (size_t at = 0; at < n;) {
+      const size_t from = random_() % (values_.size() - kRun), run = std::min<size_t>(kRun, n - at);
+      std::copy_n(values_.begin() + static_cast<ptrdiff_t>(from), run, out.begin() + static_cast<ptrdiff_t>(at));
+      at += run;
+    }
+    return out;
+  }
+
+ private:
+  static constexpr size_t kRun = 997;
+  std::mt19937& random_;
+  std::vector<float> values_;
+};
+
 class Bench {
  public:
   explicit Bench(const BenchOptions& o) : o_(o) {}
@@ -98,11 +118,11 @@ class Bench {
       Packed gate, up, down;
     };
     std::vector<Weights> experts;
-    const float scale = 1 / std::sqrt(static_cast<float>(o_.hidden));
+    Pool pool(random, 1 / std::sqrt(static_cast<float>(o_.hidden)));
     for (uint32_t e = 0; e < o_.experts; e++) {
       step(fmt::format("{} weights, expert {} of {}", to_string(f), e + 1, o_.experts));
       const auto one = [&](uint32_t rows, uint32_t columns) {
-        return quantise(f, normal(random, size_t{rows} * columns, scale), rows, columns);
+        return quantise(f, pool.take(size_t{rows} * columns), rows, columns);
       };
       experts.push_back({one(o_.ff, o_.hidden), one(o_.ff, o_.hidden), one(o_.hidden, o_.ff)});
     }

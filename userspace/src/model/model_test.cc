@@ -204,7 +204,7 @@ TEST(ShardIndex, RefusesWhatIsNoIndex) {
   wrong(R"({"x":)" + std::string(100000, '['), "nested more than 16 deep");
 }
 
-// A few of what the fuzzers kept (tests/fuzz/run): each reaches another part of the readers. Whole or one line.
+// Whole or one line.
 TEST(Corpus, EveryFileIsReadOrRefused) {
   size_t files = 0;
   for (const auto& entry : fs::directory_iterator(kData + "corpus")) {
