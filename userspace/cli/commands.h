@@ -31,5 +31,9 @@ void add_bench_engine(CLI::App& bench, int& status);
 // The memory tiers' part of `neotier bench tiers`, and the links between `tiers`: prints, and returns its figures.
 // Throws std::runtime_error.
 nlohmann::ordered_json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers);
+// Adds `neotier model …`, likewise.
+void add_model(CLI::App& app, int& status);
+// Adds `compute` to `neotier bench`, which it makes where there is none yet.
+void add_bench_compute(CLI::App& app, int& status);
 
 }  // namespace neotier::cli
