@@ -78,6 +78,7 @@ struct neotier_config {
 	double background_share;      /* .5 of a link's bandwidth for prefetch and write-back beside demand */
 	uint32_t write_back;          /* 1: copy new objects to the first durable tier in the background */
 	uint32_t no_probes;           /* 1: links are not measured at start */
+	uint64_t events;              /* 0; newest events kept about objects: 65536 for a KV store (neotier_kv.h) */
 };
 
 struct neotier_put_options {

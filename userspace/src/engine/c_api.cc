@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // include/neotier.h over engine/engine.h. No exception leaves it.
+#include "engine/c_api.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,12 +14,7 @@
 #include "neotier.h"
 
 using namespace neotier::engine;
-
-static_assert(sizeof(neotier_object_key) == sizeof(Key) && alignof(neotier_object_key) == alignof(Key));
-
-struct neotier_engine {
-  Engine engine;
-};
+using namespace neotier::c_api;
 
 struct neotier_ticket {
   neotier_engine* owner;
@@ -25,77 +22,6 @@ struct neotier_ticket {
 };
 
 namespace {
-
-thread_local std::string last_error;
-
-int code_of(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return 0;
-    case Code::kInvalid:
-      return NEOTIER_EINVALID;
-    case Code::kNotFound:
-      return NEOTIER_ENOTFOUND;
-    case Code::kExists:
-      return NEOTIER_EEXISTS;
-    case Code::kFull:
-      return NEOTIER_EFULL;
-    case Code::kBusy:
-      return NEOTIER_EBUSY;
-    case Code::kCancelled:
-      return NEOTIER_ECANCELLED;
-    case Code::kTimeout:
-      return NEOTIER_ETIMEOUT;
-    case Code::kIo:
-      return NEOTIER_EIO;
-    case Code::kCorrupt:
-      return NEOTIER_ECORRUPT;
-    case Code::kGone:
-      return NEOTIER_EGONE;
-    case Code::kUnsupported:
-      return NEOTIER_EUNSUPPORTED;
-  }
-  return NEOTIER_EINVALID;
-}
-
-int fail(int code, std::string what) {
-  last_error = std::move(what);
-  return code;
-}
-
-int answer(const Status& status) { return status.is_ok() ? 0 : fail(code_of(status.code()), status.what()); }
-
-const Key& key_of(const neotier_object_key* key) { return *reinterpret_cast<const Key*>(key); }
-
-// What a program built against an older or newer header passed, as this one's struct: fields it does not know are 0.
-template <typename T>
-T taken(const T* given) {
-  T own{};
-  if (given) std::memcpy(&own, given, std::min<size_t>(given->struct_bytes, sizeof(T)));
-  return own;
-}
-
-// Fills no more than the caller has room for; struct_bytes stays as it was.
-template <typename T>
-int give(T* into, T own) {
-  if (!into || into->struct_bytes < sizeof(uint32_t))
-    return fail(NEOTIER_EINVALID, "struct_bytes of the result is not set");
-  own.struct_bytes = into->struct_bytes;
-  std::memcpy(into, &own, std::min<size_t>(into->struct_bytes, sizeof(T)));
-  return 0;
-}
-
-// Runs `body`; what it throws becomes an error of the thread.
-template <typename Body>
-int guarded(Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return fail(NEOTIER_ENOMEM, "out of memory");
-  } catch (const std::exception& error) {
-    return fail(NEOTIER_EINVALID, error.what());
-  }
-}
 
 neotier_ticket* wrapped(neotier_engine* engine, TicketRef ticket) {
   return new neotier_ticket{engine, std::move(ticket)};
@@ -111,16 +37,11 @@ neotier_ticket* guarded_ticket(Body body) {
   return ticket;
 }
 
-template <size_t N>
-void copy_name(char (&into)[N], const std::string& name) {
-  std::memset(into, 0, N);
-  std::memcpy(into, name.data(), std::min(name.size(), N - 1));
-}
-
 EngineConfig engine_config(const neotier_config& c) {
   EngineConfig config;
   if (c.max_objects) config.max_objects = c.max_objects;
   config.seed = c.seed;
+  config.events = c.events;
   config.measure = !c.no_probes;
   Knobs& knobs = config.knobs;
   if (c.hysteresis_ms) knobs.hysteresis_ms = c.hysteresis_ms;
@@ -138,7 +59,7 @@ extern "C" {
 
 uint32_t neotier_abi(void) { return NEOTIER_ABI; }
 
-const char* neotier_error(void) { return last_error.c_str(); }
+const char* neotier_error(void) { return last_error().c_str(); }
 
 neotier_engine* neotier_open(const struct neotier_config* config) {
   neotier_engine* opened = nullptr;
@@ -212,8 +133,8 @@ int neotier_lookup(neotier_engine* engine, const struct neotier_object_key* key,
     own.pins = found->pins;
     own.moving = found->moving;
     own.recovered = found->recovered;
-    copy_name(own.tier, found->tier);
-    copy_name(own.second_tier, found->second_tier);
+    copy_text(own.tier, sizeof own.tier, found->tier);
+    copy_text(own.second_tier, sizeof own.second_tier, found->second_tier);
     return give(info, own);
   });
 }
@@ -312,11 +233,7 @@ int64_t neotier_metrics(neotier_engine* engine, uint32_t format, char* into, siz
     const EngineStatus status = engine->engine.status();
     const std::string text = format == NEOTIER_JSON ? to_json(status).dump(2) + "\n" : prometheus_text(status);
     length = static_cast<int64_t>(text.size());
-    if (into && bytes > 0) {
-      const size_t fits = std::min(text.size(), bytes - 1);
-      std::memcpy(into, text.data(), fits);
-      into[fits] = 0;
-    }
+    if (into) copy_text(into, bytes, text);
     return 0;
   });
   return code < 0 ? code : length;

@@ -15,8 +15,8 @@ constexpr uint32_t kMostHeat = 15;
 
 }  // namespace
 
-Catalogue::Catalogue(size_t max_objects, std::vector<TierSetup> tiers, uint64_t seed)
-    : index_(max_objects, seed), tiers_(tiers.size()) {
+Catalogue::Catalogue(size_t max_objects, std::vector<TierSetup> tiers, uint64_t seed, size_t events)
+    : index_(max_objects, seed), tiers_(tiers.size()), events_(events) {
   for (size_t i = 0; i < tiers.size(); i++) {
     Kept& kept = tiers_[i];
     kept.setup = std::move(tiers[i]);
@@ -86,6 +86,7 @@ void Catalogue::insert_copy(Handle handle, TierId id, Extent extent, uint64_t no
   neotier_access access;
   (void)kept.policy->on_insert(
       prefetch ? event(kept, handle, access, now_ns, true) : begin_event(kept, handle, access, now_ns), 0);
+  events_.push(record.key, EventKind::kCopied, id);
 }
 
 Extent Catalogue::drop_copy(Handle handle, TierId id, neotier_remove_reason reason) {
@@ -103,6 +104,7 @@ Extent Catalogue::drop_copy(Handle handle, TierId id, neotier_remove_reason reas
   kept.resident_bytes -= record.bytes;
   kept.flags[handle] &= static_cast<uint8_t>(~NEOTIER_RESIDENT);
   (void)kept.policy->on_remove(handle, reason);
+  events_.push(record.key, EventKind::kLeft, id);
   return extent;
 }
 
@@ -117,6 +119,7 @@ void Catalogue::forget(Handle handle) {
     (void)kept.policy->on_remove(handle, NEOTIER_FORGOTTEN);
     kept.flags[handle] = 0;
   }
+  events_.push(index_[handle].key, EventKind::kForgotten, kNoTier);
   index_.erase(handle);
 }
 

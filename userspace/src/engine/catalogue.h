@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/events.h"
 #include "engine/index.h"
 #include "engine/tier.h"
 #include "placement/policy.h"
@@ -31,7 +32,7 @@ struct TierSetup {
 class Catalogue {
  public:
   // Throws std::runtime_error (unknown policy, one that refuses), std::bad_alloc.
-  Catalogue(size_t max_objects, std::vector<TierSetup> tiers, uint64_t seed);
+  Catalogue(size_t max_objects, std::vector<TierSetup> tiers, uint64_t seed, size_t events = 0);
 
   size_t tiers() const { return tiers_.size(); }
   Tier& tier(TierId id) { return *tiers_[id].setup.tier; }
@@ -69,6 +70,8 @@ class Catalogue {
   uint32_t heat(Handle handle, uint64_t now_ns) const;
   void warm(Handle handle, uint64_t now_ns);
 
+  EventRing& events() { return events_; }
+
   // Of index and policies, per object, where there are as many as may be.
   double bytes_per_object() const;
 
@@ -87,6 +90,7 @@ class Catalogue {
 
   ObjectIndex index_;
   std::vector<Kept> tiers_;
+  EventRing events_;
 };
 
 }  // namespace neotier::engine

@@ -53,7 +53,7 @@ Status not_found() { return Status(Code::kNotFound, "no such object"); }
 Engine::Engine(EngineConfig config, std::vector<TierSetup> tiers)
     : config_(checked(config, tiers)),
       clock_(config.clock ? *config.clock : steady_),
-      catalogue_(config.max_objects, std::move(tiers), seed_of(config.seed)),
+      catalogue_(config.max_objects, std::move(tiers), seed_of(config.seed), config.events),
       links_(catalogue_.tiers()),
       planner_(catalogue_, links_, usable_, counters_, config_.knobs),
       mover_(catalogue_, links_, planner_, usable_, counters_, clock_, config_.knobs),
@@ -473,6 +473,11 @@ Status Engine::flush() {
     mover_.step();
   }
   return await(*ticket);
+}
+
+uint64_t Engine::take_events(size_t max, std::vector<ObjectEvent>& out) {
+  std::lock_guard lock(mutex_);
+  return catalogue_.events().take(max, out);
 }
 
 Result<Decision> Engine::decide(const Key& key, const std::string& tier, uint64_t compute_queue_ns, uint64_t cpu_ns) {

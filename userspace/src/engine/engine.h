@@ -32,6 +32,7 @@ namespace neotier::engine {
 
 struct EngineConfig {
   size_t max_objects = 1 << 20;  // 1 .. 2^32 - 2; memory is taken as they come
+  size_t events = 0;             // newest events kept for take_events(); 0: none
   uint64_t seed = 0;             // of the index's hash and of policies; 0: random
   Knobs knobs;
   bool measure = true;           // probe each link at start (some ms a tier)
@@ -138,6 +139,9 @@ class Engine {
   Status set_in_service(const std::string& tier, bool in_service);
 
   EngineStatus status() const;
+  bool keeps_events() const { return config_.events > 0; }
+  // Appends up to `max` events since the last call, oldest first. Returns how many came in between and are lost.
+  uint64_t take_events(size_t max, std::vector<ObjectEvent>& out);
 
   // Without a thread: does what can be done now, returns when to call again (clock's time).
   uint64_t step();

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * KV blocks on libneotier: what the connector of a serving engine calls. A block is named by a key that hashes its whole prefix; its
+ * layers come and go one by one, so that loading overlaps computing. docs/kv.md; examples/kv.py is a whole program.
+ *
+ * Errors, versions and thread safety are those of neotier.h. A neotier_kv_load belongs to one thread.
+ */
+#ifndef NEOTIER_KV_H
+#define NEOTIER_KV_H
+
+#include "neotier.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct neotier_kv neotier_kv;
+typedef struct neotier_kv_load neotier_kv_load;
+
+/* SHA256_CBOR: the hashes that vLLM has with --prefix-caching-hash-algo sha256_cbor. XXH3: faster, where tenants trust one another. */
+enum neotier_kv_hash { NEOTIER_KV_SHA256_CBOR = 0, NEOTIER_KV_XXH3 = 1 };
+
+/* When a copy goes to the durable tier: when the block leaves the faster ones; once it has been used write_after times; at once. */
+enum neotier_kv_write { NEOTIER_KV_WRITE_BACK = 0, NEOTIER_KV_WRITE_SELECTIVE = 1, NEOTIER_KV_WRITE_THROUGH = 2 };
+
+struct neotier_kv_config {
+	uint32_t struct_bytes;
+	uint32_t block_tokens; /* 16 */
+	uint32_t layers;       /* required */
+	uint32_t hash;         /* enum neotier_kv_hash */
+	uint64_t layer_bytes;  /* required: of one block in one layer, K and V together */
+	const char *seed;      /* as vLLM's PYTHONHASHSEED: processes that share it share blocks. NULL: random */
+	const char *space;     /* model, data type, layout, KV group: keeps apart what must not be mixed. May be NULL */
+	uint32_t write;        /* enum neotier_kv_write */
+	uint32_t write_after;  /* 2 */
+	uint32_t store_after;  /* 1; a block is stored when it is offered for the so-many-th time */
+	uint32_t reserved;
+	uint64_t recompute_ns, recompute_per_position_ns; /* to make a block anew, of which so much for each block before it */
+	uint64_t lease_ms;     /* 60000; the pins of a load end then, whatever became of its owner */
+};
+
+struct neotier_kv_stored {
+	uint32_t struct_bytes;
+	uint32_t stored, present, filtered; /* blocks; the rest was not tried */
+};
+
+enum neotier_kv_event_kind { NEOTIER_KV_COPIED = 0, NEOTIER_KV_LEFT = 1, NEOTIER_KV_FORGOTTEN = 2 };
+
+struct neotier_kv_event {
+	struct neotier_object_key key;
+	uint32_t kind; /* enum neotier_kv_event_kind: a copy is in `tier`; that copy is gone; the block is gone */
+	char tier[28];
+};
+
+/* The engine must outlive it, and have been opened with events > 0. NULL and neotier_error() where the config is none. */
+NEOTIER_API neotier_kv *neotier_kv_open(neotier_engine *engine, const struct neotier_kv_config *config);
+/* Loads must be freed before. The blocks stay in the engine. */
+NEOTIER_API void neotier_kv_close(neotier_kv *kv);
+
+/*
+ * Keys of the whole blocks of a prompt. lora and salt may be NULL: the adapter's name, and what keeps a tenant's prefixes apart.
+ * Returns how many there are; writes the first `max`.
+ */
+NEOTIER_API int64_t neotier_kv_keys(neotier_kv *kv, const uint32_t *tokens, size_t nr, const char *lora, const char *salt,
+				    struct neotier_object_key *keys, size_t max);
+
+/* The tenant of that name, made or given a new quota in bytes (0: none). Its number, or an error. */
+NEOTIER_API int64_t neotier_kv_tenant(neotier_kv *kv, const char *name, uint64_t quota_bytes);
+/*
+ * A conversation: its blocks are kept for ttl_ms after its last use (0: until it is closed); then those that no other session holds are
+ * the tenant's first to go, or are removed at once where remove_expired. A number > 0, or an error.
+ */
+NEOTIER_API int64_t neotier_kv_session_open(neotier_kv *kv, uint32_t tenant, uint64_t ttl_ms, uint32_t remove_expired);
+NEOTIER_API int neotier_kv_session_close(neotier_kv *kv, uint64_t session);
+
+/* How many leading blocks are there, or an error. Counts as a use of them. */
+NEOTIER_API int64_t neotier_kv_lookup(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr);
+
+/*
+ * Loads the leading blocks that are there; layer 0 of all of them first. into[layer * nr + block]: layer_bytes each, which must stay
+ * until the load is freed. NULL: neotier_error().
+ */
+NEOTIER_API neotier_kv_load *neotier_kv_load_start(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr,
+						   void *const *into);
+NEOTIER_API size_t neotier_kv_load_blocks(const neotier_kv_load *load);
+/* NEOTIER_ETIMEOUT: still under way. Another error: blocks from neotier_kv_load_good() on must be computed. UINT64_MAX: for ever. */
+NEOTIER_API int neotier_kv_load_wait_layer(neotier_kv_load *load, uint32_t layer, uint64_t timeout_ms);
+NEOTIER_API int neotier_kv_load_wait(neotier_kv_load *load, uint64_t timeout_ms);
+NEOTIER_API size_t neotier_kv_load_good(const neotier_kv_load *load);
+NEOTIER_API void neotier_kv_load_cancel(neotier_kv_load *load);
+/* Waits for what is at a tier just now, and releases the pins. */
+NEOTIER_API void neotier_kv_load_free(neotier_kv_load *load);
+
+/* Stores blocks; from: as `into` above. first_position: how many blocks of the prefix come before the first. `stored` may be NULL. */
+NEOTIER_API int neotier_kv_store(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr,
+				 const void *const *from, uint32_t first_position, struct neotier_kv_stored *stored);
+
+/* Events since the last call, oldest first: their number, or an error. *lost (may be NULL): how many came in between and are lost. */
+NEOTIER_API int64_t neotier_kv_events(neotier_kv *kv, struct neotier_kv_event *events, size_t max, uint64_t *lost);
+/* Counters and tenants as JSON; as neotier_metrics(). */
+NEOTIER_API int64_t neotier_kv_stats(neotier_kv *kv, char *into, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

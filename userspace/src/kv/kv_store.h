@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store of KV blocks on the engine: what a serving engine's connector calls. Blocks are named by keys that hash their
+// whole prefix (kv/block_key.h); each is one object of the engine, its layers one after another.
+//
+// Here: which blocks are stored (filter, write policy), whose they are (tenants and their quotas), how long a
+// conversation's blocks are worth keeping (sessions with a time to live), loading layer by layer while the caller
+// computes, and events for routers. Not here: where blocks lie and when they move; that is the engine's.
+//
+// Thread safety: all calls from any thread, but a Load belongs to one. Locking order: the store's lock -> the engine's.
+// Under the store's lock no medium is waited for, but a block that is removed while it moves: one chunk's time.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/clock.h"
+#include "engine/engine.h"
+
+namespace neotier::kv {
+
+using TenantId = uint32_t;
+using SessionId = uint64_t;
+inline constexpr TenantId kNoTenant = UINT32_MAX;
+
+enum class WritePolicy : uint8_t {
+  kWriteBack,     // a block goes to the durable tier when it leaves the faster ones
+  kSelective,     // a copy is written there in the background once the block has been used `write_after` times
+  kWriteThrough,  // a copy is written there in the background at once
+};
+
+struct StoreOptions {
+  uint32_t layers = 0;
+  uint64_t layer_bytes = 0;  // of one block in one layer, K and V together
+  WritePolicy write = WritePolicy::kWriteBack;
+  uint32_t write_after = 2;
+  // A block is stored when it is offered for the so-many-th time. 1: at once. Text that is seen once is most of what a
+  // server sees; LMCache and vLLM have such a filter with 2.
+  uint32_t store_after = 1;
+  size_t filter_blocks = 64000;  // blocks remembered that were offered and not stored
+  // Time to make a block anew after `position` blocks: base + per_position * position. 0: the engine never discards
+  // one.
+  uint64_t recompute_ns = 0, recompute_per_position_ns = 0;
+  uint64_t lease_ms = 60000;             // pins of a Load end then, whatever became of its owner
+  size_t events = 65536;                 // newest ones kept for take_events()
+  const engine::Clock* clock = nullptr;  // of sessions; NULL: the steady one
+};
+
+struct StoreCounters {
+  uint64_t lookups = 0, lookup_blocks = 0, lookup_hits = 0;
+  uint64_t offered = 0, stored = 0, present = 0, filtered = 0, over_quota = 0, no_room = 0;
+  uint64_t loads = 0, loaded_blocks = 0, failed_blocks = 0;
+  uint64_t quota_evictions = 0, expired_sessions = 0, expired_blocks = 0;
+};
+
+struct TenantStatus {
+  std::string name;
+  uint64_t quota_bytes = 0, used_bytes = 0, blocks = 0;
+};
+
+struct StoreEvent {
+  engine::Key key;
+  engine::EventKind kind{};
+  std::string tier;  // empty where the block is gone
+};
+
+struct StoreResult {
+  uint32_t stored = 0, present = 0, filtered = 0;
+  engine::Status status;  // why the rest was not: the first of them. Blocks before it are stored
+};
+
+class KvStore;
+
+// Blocks on their way into the caller's memory. They are pinned until the load is gone, so that what lookup() said
+// stays true. Destroying it cancels what has not arrived.
+class Load {
+ public:
+  ~Load();
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+
+  // Leading blocks that are being loaded: those of the keys asked for that are there.
+  size_t blocks() const { return blocks_; }
+  // Until the layer of all blocks is there. kTimeout: still under way. An error: failed_from() tells the first block to
+  // be computed anew; those before it are good in this layer.
+  engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms);
+  engine::Status wait(uint64_t timeout_ms);
+  // Leading blocks whose layers, of those waited for, have all arrived.
+  size_t good_blocks() const { return good_; }
+  void cancel();
+
+ private:
+  friend class KvStore;
+  Load(KvStore& store, engine::SessionId pins, uint32_t layers) : store_(store), pins_(pins), tickets_(layers) {}
+
+  KvStore& store_;
+  engine::SessionId pins_;
+  size_t blocks_ = 0, good_ = 0;
+  std::vector<std::vector<engine::TicketRef>> tickets_;  // [layer][block]
+  std::vector<bool> waited_ = std::vector<bool>(tickets_.size());
+};
+
+class KvStore {
+ public:
+  // The engine must outlive the store and have been made with `events` > 0 for quotas to follow what it discards.
+  // Throws std::runtime_error on options that are none.
+  KvStore(engine::Engine& engine, const StoreOptions& options);
+
+  const StoreOptions& options() const { return options_; }
+  uint64_t block_bytes() const { return options_.layers * options_.layer_bytes; }
+
+  // The tenant of that name, made or given a new quota. quota 0: none.
+  TenantId tenant(const std::string& name, uint64_t quota_bytes);
+  std::vector<TenantStatus> tenants() const;
+
+  // A conversation. Its blocks (those of its last lookup, load or store) are kept for ttl_ms after its last use; then
+  // those that no other session holds are the tenant's first to go, or are removed at once where `remove_expired`. ttl
+  // 0: ends only by close_session().
+  engine::Result<SessionId> open_session(TenantId tenant, uint64_t ttl_ms, bool remove_expired = false);
+  engine::Status close_session(SessionId session);
+
+  // How many leading blocks are there. Counts as a use of them.
+  engine::Result<size_t> lookup(SessionId session, std::span<const engine::Key> keys);
+
+  // Starts to load the leading blocks that are there, layer 0 of all of them first. into: [layer * keys.size() +
+  // block], layer_bytes each; must stay until the load is gone.
+  engine::Result<std::unique_ptr<Load>> load(SessionId session, std::span<const engine::Key> keys,
+                                             std::span<std::byte* const> into);
+
+  // Stores blocks. from: as `into` of load(). first_position: of the first key in its prefix. Blocks that are there, or
+  // that the filter keeps out, are skipped; the first that finds no room ends it, since what follows would be of no
+  // use.
+  StoreResult store(SessionId session, std::span<const engine::Key> keys, std::span<const std::byte* const> from,
+                    uint32_t first_position = 0);
+
+  // Sessions whose time is over, and what the engine did meanwhile. Called by the calls above as well.
+  void tick();
+  // Appends up to `max` events, oldest first; returns how many are lost.
+  uint64_t take_events(size_t max, std::vector<StoreEvent>& out);
+  StoreCounters counters() const;
+
+ private:
+  friend class Load;
+  struct Entry {
+    TenantId tenant = kNoTenant;
+    uint32_t uses = 0;
+    uint32_t sessions = 0;  // that hold it
+    bool written = false;   // a durable copy was asked for
+    std::list<engine::Key>::iterator order;
+  };
+  struct KeyHash {
+    size_t operator()(const engine::Key& key) const;
+  };
+  struct Tenant {
+    std::string name;
+    uint64_t quota_bytes = 0, used_bytes = 0;
+    std::list<engine::Key> order;  // most recently used first
+  };
+  struct Session {
+    TenantId tenant = 0;
+    uint64_t ttl_ms = 0, used_ms = 0;
+    bool remove_expired = false;
+    std::vector<engine::Key> held;
+  };
+
+  uint64_t now_ms() const { return clock_.now_ns() / 1000000; }
+  Session* find(SessionId session);
+  void follow_engine();
+  void expire();
+  void forget(const engine::Key& key);
+  Entry& adopt(const engine::Key& key, TenantId tenant);
+  void use(Entry& entry);
+  void hold(Session& session, std::span<const engine::Key> keys);
+  void release(Session& session, bool expired);
+  bool make_quota_room(Tenant& tenant);
+  bool pass_filter(const engine::Key& key);
+  void write_out(const engine::Key& key, Entry& entry);
+
+  engine::Engine& engine_;
+  StoreOptions options_;
+  engine::SteadyClock steady_;
+  const engine::Clock& clock_;
+  std::vector<std::string> tier_names_;
+  bool durable_ = false;
+
+  mutable std::mutex mutex_;
+  std::vector<Tenant> tenants_;
+  std::unordered_map<SessionId, Session> sessions_;
+  SessionId next_session_ = 1;
+  std::unordered_map<engine::Key, Entry, KeyHash> entries_;
+  // Offers of blocks that are not stored, oldest at the back.
+  std::list<std::pair<engine::Key, uint32_t>> offers_;
+  std::unordered_map<engine::Key, std::list<std::pair<engine::Key, uint32_t>>::iterator, KeyHash> offer_of_;
+  std::vector<engine::ObjectEvent> taken_;  // scratch
+  std::vector<engine::ObjectEvent> events_;
+  uint64_t lost_events_ = 0;
+  StoreCounters counters_;
+};
+
+}  // namespace neotier::kv

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/kv_store.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "engine/testing/fake_clock.h"
+#include "engine/testing/mem_tier.h"
+
+namespace neotier::kv {
+namespace {
+
+using engine::Code;
+using engine::EventKind;
+using engine::Key;
+using engine::Status;
+
+constexpr uint32_t kLayers = 4;
+constexpr uint64_t kLayerBytes = 1024;
+constexpr uint64_t kBlockBytes = kLayers * kLayerBytes;
+
+Key block_key(uint64_t n) {
+  Key key;
+  const uint64_t mixed = (n + 1) * 0x9e3779b97f4a7c15u;
+  std::memcpy(key.bytes, &mixed, sizeof mixed);
+  std::memcpy(key.bytes + 8, &n, sizeof n);
+  return key;
+}
+
+std::vector<Key> block_keys(uint64_t first, size_t nr) {
+  std::vector<Key> keys;
+  for (size_t i = 0; i < nr; i++) keys.push_back(block_key(first + i));
+  return keys;
+}
+
+uint8_t byte_of(uint64_t block, uint32_t layer, uint64_t at) {
+  return static_cast<uint8_t>((block * 31 + layer * 7 + at) * 0x9e3779b97f4a7c15u >> 56);
+}
+
+// The caller's KV cache: layers one after another, as serving engines lay it out.
+struct Cache {
+  size_t blocks;
+  std::vector<std::byte> bytes = std::vector<std::byte>(blocks * kBlockBytes);
+  std::vector<std::byte*> into;
+
+  explicit Cache(size_t nr) : blocks(nr) {
+    for (uint32_t layer = 0; layer < kLayers; layer++) {
+      for (size_t block = 0; block < nr; block++) into.push_back(bytes.data() + (layer * nr + block) * kLayerBytes);
+    }
+  }
+  void fill(uint64_t first) {
+    for (uint32_t layer = 0; layer < kLayers; layer++) {
+      for (size_t block = 0; block < blocks; block++) {
+        for (uint64_t at = 0; at < kLayerBytes; at++)
+          into[layer * blocks + block][at] = static_cast<std::byte>(byte_of(first + block, layer, at));
+      }
+    }
+  }
+  ::testing::AssertionResult holds(uint64_t first, size_t nr, uint32_t layers = kLayers) const {
+    for (uint32_t layer = 0; layer < layers; layer++) {
+      for (size_t block = 0; block < nr; block++) {
+        for (uint64_t at = 0; at < kLayerBytes; at++) {
+          if (into[layer * blocks + block][at] != static_cast<std::byte>(byte_of(first + block, layer, at)))
+            return ::testing::AssertionFailure() << "block " << first + block << ", layer " << layer << ", byte " << at;
+        }
+      }
+    }
+    return ::testing::AssertionSuccess();
+  }
+  std::vector<const std::byte*> from() const { return {into.begin(), into.end()}; }
+};
+
+StoreOptions small() {
+  StoreOptions options;
+  options.layers = kLayers;
+  options.layer_bytes = kLayerBytes;
+  options.recompute_ns = 1000000;
+  return options;
+}
+
+// A DRAM tier and, behind it, a durable one that is not mapped.
+struct Rig {
+  engine::FakeClock clock;
+  std::shared_ptr<engine::MemMedium> medium;
+  engine::MemTier* fast = nullptr;
+  engine::MemTier* slow = nullptr;
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<KvStore> store;
+  TenantId tenant = 0;
+  SessionId session = 0;
+
+  explicit Rig(StoreOptions options = small(), size_t fast_blocks = 64, size_t slow_blocks = 256,
+               std::shared_ptr<engine::MemMedium> on = std::make_shared<engine::MemMedium>())
+      : medium(std::move(on)) {
+    std::vector<engine::TierSetup> setups(2);
+    engine::MemTierOptions tier;
+    tier.name = "dram";
+    tier.capacity_bytes = fast_blocks * kBlockBytes;
+    auto made = std::make_unique<engine::MemTier>(tier);
+    fast = made.get();
+    setups[0].tier = std::move(made);
+    tier.name = "ssd";
+    tier.capacity_bytes = slow_blocks * kBlockBytes;
+    tier.mappable = false;
+    tier.medium = medium;
+    made = std::make_unique<engine::MemTier>(tier);
+    slow = made.get();
+    setups[1].tier = std::move(made);
+    for (engine::TierSetup& setup : setups) setup.object_bytes = kBlockBytes;
+    engine::EngineConfig config;
+    config.max_objects = 2000;
+    config.events = 4096;
+    config.seed = 7;
+    config.measure = false;
+    engine = std::make_unique<engine::Engine>(config, std::move(setups));
+    options.clock = &clock;
+    store = std::make_unique<KvStore>(*engine, options);
+    tenant = store->tenant("t", 0);
+    session = *store->open_session(tenant, 0);
+  }
+
+  StoreResult put(uint64_t first, size_t nr, SessionId as = 0) {
+    Cache cache(nr);
+    cache.fill(first);
+    const auto from = cache.from();
+    return store->store(as ? as : session, block_keys(first, nr), from);
+  }
+  size_t found(uint64_t first, size_t nr, SessionId as = 0) {
+    return *store->lookup(as ? as : session, block_keys(first, nr));
+  }
+  ::testing::AssertionResult loads(uint64_t first, size_t nr) {
+    Cache cache(nr);
+    auto load = store->load(session, block_keys(first, nr), cache.into);
+    if (!load) return ::testing::AssertionFailure() << load.status().what();
+    const Status status = (*load)->wait(10000);
+    if (!status) return ::testing::AssertionFailure() << status.what();
+    if ((*load)->blocks() != nr) return ::testing::AssertionFailure() << (*load)->blocks() << " of " << nr << " blocks";
+    return cache.holds(first, nr);
+  }
+  TenantStatus of(const std::string& name) {
+    for (const TenantStatus& status : store->tenants()) {
+      if (status.name == name) return status;
+    }
+    return {};
+  }
+};
+
+TEST(KvStore, WhatIsStoredIsFoundAndLoadedLayerByLayer) {
+  Rig rig;
+  EXPECT_EQ(rig.put(0, 10).stored, 10u);
+  EXPECT_EQ(rig.found(0, 12), 10u);
+  Cache cache(10);
+  auto load = rig.store->load(rig.session, block_keys(0, 10), cache.into);
+  ASSERT_TRUE(load.is_ok()) << load.status().what();
+  for (uint32_t layer = 0; layer < kLayers; layer++) {
+    ASSERT_TRUE((*load)->wait_layer(layer, 10000).is_ok());
+    EXPECT_TRUE(cache.holds(0, 10, layer + 1));
+  }
+  EXPECT_EQ((*load)->good_blocks(), 10u);
+  EXPECT_EQ((*load)->wait_layer(kLayers, 0).code(), Code::kInvalid);
+}
+
+TEST(KvStore, OnlyLeadingBlocksCount) {
+  Rig rig;
+  rig.put(0, 3);
+  rig.put(4, 3);
+  EXPECT_EQ(rig.found(0, 7), 3u);
+  EXPECT_EQ(rig.found(3, 4), 0u);
+  Cache cache(7);
+  auto load = rig.store->load(rig.session, block_keys(0, 7), cache.into);
+  ASSERT_TRUE(load.is_ok());
+  EXPECT_EQ((*load)->blocks(), 3u);
+  ASSERT_TRUE((*load)->wait(10000).is_ok());
+  for (uint32_t layer = 0; layer < kLayers; layer++) {
+    for (size_t block = 0; block < 3; block++)
+      EXPECT_EQ(cache.into[layer * 7 + block][5], static_cast<std::byte>(byte_of(block, layer, 5)));
+    for (size_t block = 3; block < 7; block++)
+      EXPECT_EQ(cache.into[layer * 7 + block][5], std::byte{0}) << "not asked for";
+  }
+}
+
+TEST(KvStore, StoringAgainCostsNothing) {
+  Rig rig;
+  rig.put(0, 5);
+  const StoreResult again = rig.put(0, 8);
+  EXPECT_EQ(again.present, 5u);
+  EXPECT_EQ(again.stored, 3u);
+  EXPECT_EQ(rig.of("t").used_bytes, 8 * kBlockBytes);
+}
+
+TEST(KvStore, TheFilterKeepsOutWhatIsOfferedOnce) {
+  StoreOptions options = small();
+  options.store_after = 2;
+  options.filter_blocks = 6;
+  Rig rig(options);
+  EXPECT_EQ(rig.put(0, 4).filtered, 4u);
+  EXPECT_EQ(rig.found(0, 4), 0u);
+  EXPECT_EQ(rig.put(0, 4).stored, 4u);
+  EXPECT_TRUE(rig.loads(0, 4));
+  rig.put(100, 1);
+  rig.put(200, 6);  // the filter remembers six
+  EXPECT_EQ(rig.put(100, 1).filtered, 1u);
+}
+
+TEST(KvStore, BlocksGoDownAndComeBackWhole) {
+  Rig rig(small(), 16, 256);
+  for (uint64_t first = 0; first < 96; first += 8) ASSERT_TRUE(rig.put(first, 8).status.is_ok());
+  EXPECT_EQ(rig.found(0, 96), 96u) << "the second tier has what the first has no room for";
+  for (uint64_t first = 0; first < 96; first += 8) EXPECT_TRUE(rig.loads(first, 8));
+}
+
+TEST(KvStore, WritePolicies) {
+  for (const WritePolicy policy : {WritePolicy::kWriteBack, WritePolicy::kSelective, WritePolicy::kWriteThrough}) {
+    StoreOptions options = small();
+    options.write = policy;
+    auto medium = std::make_shared<engine::MemMedium>();
+    {
+      Rig rig(options, 64, 256, medium);
+      rig.put(0, 4);
+      if (policy == WritePolicy::kSelective) rig.found(0, 2);
+      for (int i = 0; i < 2000 && rig.engine->status().jobs > 0; i++)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(rig.engine->flush().is_ok());
+    }
+    // As after a restart: what was written out is there, with its bytes.
+    Rig again(options, 64, 256, medium);
+    const size_t expected = policy == WritePolicy::kWriteBack ? 0 : policy == WritePolicy::kSelective ? 2 : 4;
+    EXPECT_EQ(again.found(0, 4), expected) << static_cast<int>(policy);
+    EXPECT_TRUE(expected == 0 || again.loads(0, expected));
+    EXPECT_EQ(again.of("t").used_bytes, expected * kBlockBytes) << "who finds it owns it";
+  }
+}
+
+TEST(KvStore, AQuotaIsKeptByTheTenantsOwnBlocks) {
+  Rig rig;
+  const TenantId small_one = rig.store->tenant("small", 4 * kBlockBytes);
+  const SessionId a = *rig.store->open_session(small_one, 0), b = *rig.store->open_session(small_one, 0);
+  rig.put(1000, 10);
+  EXPECT_EQ(rig.put(0, 4, a).stored, 4u);
+  EXPECT_EQ(rig.put(100, 2, b).stored, 2u);
+  EXPECT_EQ(rig.of("small").used_bytes, 4 * kBlockBytes);
+  EXPECT_EQ(rig.found(100, 2, b), 2u);
+  EXPECT_EQ(rig.found(0, 4, a), 2u) << "the end of a prefix goes first";
+  EXPECT_EQ(rig.found(1000, 10), 10u) << "another tenant's stay";
+  EXPECT_EQ(rig.store->counters().quota_evictions, 2u);
+}
+
+TEST(KvStore, PinnedBlocksMakeNoRoom) {
+  Rig rig;
+  const TenantId small_one = rig.store->tenant("small", 2 * kBlockBytes);
+  const SessionId as = *rig.store->open_session(small_one, 0);
+  rig.put(0, 2, as);
+  Cache cache(2);
+  auto load = rig.store->load(as, block_keys(0, 2), cache.into);
+  ASSERT_TRUE(load.is_ok());
+  const StoreResult full = rig.put(50, 1, as);
+  EXPECT_EQ(full.status.code(), Code::kFull);
+  EXPECT_EQ(full.stored, 0u);
+  EXPECT_NE(full.status.what().find("'small'"), std::string::npos) << full.status.what();
+  ASSERT_TRUE((*load)->wait(10000).is_ok());
+  EXPECT_TRUE(cache.holds(0, 2));
+  load = Status(Code::kInvalid, "");
+  EXPECT_EQ(rig.put(50, 1, as).stored, 1u);
+}
+
+TEST(KvStore, SessionsExpire) {
+  Rig rig;
+  const SessionId brief = *rig.store->open_session(rig.tenant, 1000, true);
+  const SessionId other = *rig.store->open_session(rig.tenant, 0);
+  rig.put(0, 4, brief);
+  EXPECT_EQ(rig.found(0, 2, other), 2u);
+  rig.clock.advance_ms(900);
+  EXPECT_EQ(rig.found(0, 4, brief), 4u);
+  rig.clock.advance_ms(900);
+  rig.store->tick();
+  EXPECT_EQ(rig.found(0, 4, other), 4u) << "used 900 ms ago";
+  EXPECT_EQ(rig.found(0, 2, other), 2u);
+  rig.clock.advance_ms(200);
+  rig.store->tick();
+  EXPECT_EQ(rig.store->counters().expired_sessions, 1u);
+  EXPECT_EQ(rig.found(0, 4, other), 2u) << "two are another session's";
+  EXPECT_EQ(rig.store->lookup(brief, block_keys(0, 1)).status().code(), Code::kNotFound);
+  EXPECT_EQ(rig.store->close_session(brief).code(), Code::kNotFound);
+  EXPECT_TRUE(rig.store->close_session(other).is_ok());
+}
+
+TEST(KvStore, ABlockThatFailsIsComputedAnew) {
+  Rig rig(small(), 8, 256);
+  for (uint64_t first = 0; first < 32; first += 4) rig.put(first, 4);
+  for (int i = 0; i < 2000 && rig.engine->status().jobs > 0; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_EQ(rig.engine->lookup(block_key(0))->tier, "ssd");
+  rig.slow->fail(engine::Op::kRead, 1);
+  Cache cache(4);
+  auto load = rig.store->load(rig.session, block_keys(0, 4), cache.into);
+  ASSERT_TRUE(load.is_ok());
+  EXPECT_EQ((*load)->blocks(), 4u);
+  EXPECT_EQ((*load)->wait(10000).code(), Code::kIo);
+  EXPECT_LT((*load)->good_blocks(), 4u);
+  EXPECT_EQ(rig.store->counters().failed_blocks, 4 - (*load)->good_blocks());
+}
+
+TEST(KvStore, EventsTellRouters) {
+  Rig rig;
+  rig.put(0, 2);
+  ASSERT_TRUE(rig.engine->remove(block_key(1)).is_ok());
+  std::vector<StoreEvent> events;
+  EXPECT_EQ(rig.store->take_events(100, events), 0u);
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_TRUE(events[0].key == block_key(0) && events[0].kind == EventKind::kCopied && events[0].tier == "dram");
+  EXPECT_TRUE(events[1].key == block_key(1) && events[1].kind == EventKind::kCopied);
+  EXPECT_TRUE(events[2].key == block_key(1) && events[2].kind == EventKind::kLeft);
+  EXPECT_TRUE(events[3].key == block_key(1) && events[3].kind == EventKind::kForgotten && events[3].tier.empty());
+  EXPECT_EQ(rig.of("t").used_bytes, kBlockBytes) << "what the engine dropped is no longer the tenant's";
+  events.clear();
+  rig.store->take_events(100, events);
+  EXPECT_TRUE(events.empty());
+}
+
+TEST(KvStore, LostEventsAreToldAndMadeUpFor) {
+  StoreOptions options = small();
+  options.events = 3;
+  Rig rig(options);
+  rig.put(0, 5);
+  std::vector<StoreEvent> events;
+  EXPECT_EQ(rig.store->take_events(100, events), 2u);
+  EXPECT_EQ(events.size(), 3u);
+}
+
+TEST(KvStore, ALoadLeavesNoPin) {
+  Rig rig;
+  rig.put(0, 8);
+  {
+    Cache cache(8);
+    rig.fast->hold();
+    auto load = rig.store->load(rig.session, block_keys(0, 8), cache.into);
+    EXPECT_EQ(rig.engine->status().pins, 8u);
+    rig.fast->release();
+  }
+  EXPECT_EQ(rig.engine->status().pins, 0u);
+  EXPECT_EQ(rig.engine->status().sessions, 0u);
+  for (const Key& key : block_keys(0, 8)) EXPECT_TRUE(rig.engine->remove(key).is_ok());
+}
+
+TEST(KvStore, BadCallsAreRefused) {
+  Rig rig;
+  StoreOptions options = small();
+  options.layers = 0;
+  EXPECT_THROW(KvStore(*rig.engine, options), std::runtime_error);
+  options.layers = 1u << 20;
+  options.layer_bytes = 1ull << 50;
+  EXPECT_THROW(KvStore(*rig.engine, options), std::runtime_error);
+  options = small();
+  options.store_after = 0;
+  EXPECT_THROW(KvStore(*rig.engine, options), std::runtime_error);
+  EXPECT_EQ(rig.store->open_session(7, 0).status().code(), Code::kInvalid);
+  Cache cache(2);
+  EXPECT_EQ(rig.store->load(rig.session, block_keys(0, 3), cache.into).status().code(), Code::kInvalid);
+  EXPECT_EQ(rig.store->store(rig.session, block_keys(0, 3), cache.from()).status.code(), Code::kInvalid);
+  EXPECT_EQ(rig.store->load(999, block_keys(0, 2), cache.into).status().code(), Code::kNotFound);
+  EXPECT_EQ(rig.store->store(999, block_keys(0, 2), cache.from()).status.code(), Code::kNotFound);
+}
+
+// Threads that look up, load and store prefixes of one another's while a small fast tier keeps everything moving: no
+// byte is ever another's, and nothing is held at the end.
+TEST(KvStore, ManyAtOnce) {
+  StoreOptions options = small();
+  options.write = WritePolicy::kSelective;
+  Rig rig(options, 24, 200);
+  std::vector<TenantId> tenants = {rig.store->tenant("a", 60 * kBlockBytes), rig.store->tenant("b", 80 * kBlockBytes)};
+  std::atomic<int> wrong{0};
+  std::atomic<uint64_t> loaded{0};
+  std::vector<std::thread> threads;
+  for (uint32_t thread = 0; thread < 4; thread++) {
+    threads.emplace_back([&, thread] {
+      std::mt19937 random(thread + 1);
+      const SessionId session = *rig.store->open_session(tenants[thread % 2], 0);
+      for (int round = 0; round < 150; round++) {
+        const uint64_t first = 100 * (random() % 12);
+        const size_t nr = 1 + random() % 12;
+        const auto keys = block_keys(first, nr);
+        Cache cache(nr);
+        auto load = rig.store->load(session, keys, cache.into);
+        if (!load) {
+          wrong++;
+          continue;
+        }
+        if (random() % 8 == 0) (*load)->cancel();
+        const Status status = (*load)->wait(20000);
+        const size_t good = (*load)->good_blocks();
+        if (status.code() == Code::kTimeout) wrong++;
+        if (!cache.holds(first, good)) wrong++;
+        loaded += good;
+        load = Status(Code::kInvalid, "");
+        cache.fill(first);
+        const StoreResult stored = rig.store->store(session, keys, cache.from());
+        if (stored.status.code() != Code::kOk && stored.status.code() != Code::kFull &&
+            stored.status.code() != Code::kBusy)
+          wrong++;
+      }
+      if (!rig.store->close_session(session)) wrong++;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(loaded, 500u);
+  EXPECT_EQ(rig.engine->status().pins, 0u);
+  for (const TenantStatus& tenant : rig.store->tenants()) {
+    EXPECT_EQ(tenant.used_bytes, tenant.blocks * kBlockBytes);
+    EXPECT_TRUE(tenant.quota_bytes == 0 || tenant.used_bytes <= tenant.quota_bytes) << tenant.name;
+  }
+}
+
+}  // namespace
+}  // namespace neotier::kv
