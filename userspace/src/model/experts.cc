@@ -155,9 +155,10 @@ class Finder {
     const Tensor& t = model_.tensors[index];
     Found f{place, {t.offset, t.bytes, t.file, index, place.role, place.piece}};
     if (place.expert != kAll) return add(f);
-    // The outermost dimension is the expert. A slice has to be whole rows, so whole blocks.
+    // The outermost dimension is the expert. A slice has to be whole rows, so whole blocks; and bytes, or a small file
+    // could make any number of experts.
     const uint64_t experts = t.shape.empty() ? 0 : t.shape[0];
-    if (experts == 0 || experts > kMaxExpert || t.bytes % experts != 0 ||
+    if (experts == 0 || experts > kMaxExpert || t.bytes == 0 || t.bytes % experts != 0 ||
         (t.shape.size() < 2 && t.dtype->block_elements > 1))
       return wrong(f, fmt::format("cannot be cut into experts, {} of them in {} bytes", experts, t.bytes));
     f.extent.bytes = t.bytes / experts;

@@ -204,6 +204,12 @@ TEST(ShardIndex, RefusesWhatIsNoIndex) {
   wrong(R"({"x":)" + std::string(100000, '['), "nested more than 16 deep");
 }
 
+TEST(Safetensors, ManyExpertsNeedBytes) {
+  const Result<Part> p = read(content(kData + "corpus/safetensors-2"));  // 65536 experts of nothing, in 200 bytes
+  ASSERT_TRUE(p.is_ok()) << p.status().what();
+  EXPECT_NE(find_experts(p->model).status().what().find("cannot be cut into experts"), std::string::npos);
+}
+
 // Whole or one line.
 TEST(Corpus, EveryFileIsReadOrRefused) {
   size_t files = 0;
