@@ -221,8 +221,9 @@ TEST(Corpus, EveryFileIsReadOrRefused) {
       EXPECT_EQ(part.status().what().find('\n'), std::string::npos);
       if (!part) continue;
       const Result<ExpertMap> map = find_experts(part->model);
-      if (map)
+      if (map) {
         for (const Extent& e : map->all) EXPECT_LE(e.offset + e.bytes, bytes.size()) << entry.path();
+      }
     }
     EXPECT_EQ(index_status(bytes).what().find('\n'), std::string::npos);
   }
