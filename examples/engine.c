@@ -14,7 +14,7 @@ static int check(int code, const char *what)
 int main(int argc, char **argv)
 {
 	struct neotier_config config = { .struct_bytes = sizeof(config), .abi = NEOTIER_ABI };
-	struct neotier_put_options kv = { .struct_bytes = sizeof(kv), .kind = NEOTIER_OBJECT_KV, .recompute_ns = 50000000 };
+	struct neotier_put_options kv = { .struct_bytes = sizeof(kv), .kind = NEOTIER_OBJECT_KV, .recompute_ns = 50000000, .replace = 1 };
 	struct neotier_object_info info = { .struct_bytes = sizeof(info) };
 	struct neotier_decision decision = { .struct_bytes = sizeof(decision) };
 	static unsigned char block[2 << 20], back[sizeof(block)];

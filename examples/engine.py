@@ -15,7 +15,8 @@ class Config(c.Structure):  # struct neotier_config; what is left out at the end
 
 
 class PutOptions(c.Structure):
-    _fields_ = [("struct_bytes", c.c_uint32), ("kind", c.c_uint32), ("recompute_ns", c.c_uint64), ("tier", c.c_char_p)]
+    _fields_ = [("struct_bytes", c.c_uint32), ("kind", c.c_uint32), ("recompute_ns", c.c_uint64), ("tier", c.c_char_p),
+                ("replace", c.c_uint32), ("reserved", c.c_uint32)]
 
 
 class Decision(c.Structure):
@@ -40,7 +41,7 @@ def key(n):
 
 
 engine = c.c_void_p(check(lib.neotier_open(c.byref(Config(c.sizeof(Config), lib.neotier_abi(), TIERS.encode(), 1000)))))
-kv = PutOptions(c.sizeof(PutOptions), KV, 50_000_000, None)
+kv = PutOptions(c.sizeof(PutOptions), KV, 50_000_000, None, 1, 0)
 for n in range(24):
     block = bytes([n]) * (2 << 20)
     check(lib.neotier_put(engine, key(n), block, c.c_uint64(len(block)), c.byref(kv)) or 1)

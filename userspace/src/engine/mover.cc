@@ -187,8 +187,7 @@ void Mover::end_read(TierId tier, Extent extent) {
   readers_.erase(held);
   if (!last.retired) return;
   leaving_bytes_[tier] -= last.bytes;
-  catalogue_.tier(tier).free(extent);
-  room_changed_[tier] = true;
+  give_back(tier, extent);
   if (!rooms_[tier].empty()) wake();
 }
 
@@ -199,7 +198,12 @@ void Mover::retire(TierId tier, Extent extent, uint64_t bytes) {
     leaving_bytes_[tier] += bytes;
     return;
   }
+  give_back(tier, extent);
+}
+
+void Mover::give_back(TierId tier, Extent extent) {
   catalogue_.tier(tier).free(extent);
+  freed_[tier]++;
   room_changed_[tier] = true;
 }
 
@@ -248,8 +252,12 @@ void Mover::find_room(Job* job) {
     }
     const uint64_t leaving = leaving_bytes_[job->to];
     if (leaving >= waiting_bytes_[job->to]) break;
+    // Something leaves, and nothing has since this job last asked: the same answer would follow, and the victims that
+    // could not leave then cannot now.
+    if (leaving > 0 && job->asked_at == freed_[job->to]) break;
+    job->asked_at = freed_[job->to];
     const uint64_t used = tier.usage().used_bytes;
-    job->stalls = used < job->used_before || leaving > 0 ? 0 : job->stalls + 1;
+    job->stalls = used < job->used_before ? 0 : job->stalls + 1;
     job->used_before = used;
     std::vector<Planned> plan;
     if (job->stalls < kMostStalls) {
@@ -352,7 +360,10 @@ void Mover::end(Job* job, const Status& given) {
     record.in_flight = 0;
     catalogue_.pinned_changed(job->handle);
     if (job->kind == JobKind::kMove) {
-      if (job->leaving) leaving_bytes_[job->from] -= job->bytes;
+      if (job->leaving) {
+        leaving_bytes_[job->from] -= job->bytes;
+        freed_[job->from]++;
+      }
       room_changed_[job->from] = true;
     }
     // A put that failed leaves no trace of an object that was not there before.

@@ -122,6 +122,7 @@ class Mover {
   void raise(Job* job, MoveClass cls);
   LinkQueue& link_queue(TierId from, TierId to);
   void drop_copy(Handle handle, TierId tier, neotier_remove_reason reason);
+  void give_back(TierId tier, Extent extent);
 
   void take_completions();
   void chunk_ended(Chunk& chunk, const Status& status);
@@ -150,6 +151,7 @@ class Mover {
   std::map<std::pair<TierId, TierId>, LinkQueue> queues_;
   std::array<std::deque<Job*>, kMaxTiers> rooms_;  // waiting for room
   std::array<bool, kMaxTiers> room_changed_{};
+  std::array<uint64_t, kMaxTiers> freed_{};          // how often something left, or failed to
   std::array<uint64_t, kMaxTiers> leaving_bytes_{};  // on the way out, or read by somebody for the last time
   std::array<uint64_t, kMaxTiers> waiting_bytes_{};  // that jobs want there
   std::array<uint32_t, kMaxTiers> failures_{};

@@ -19,6 +19,7 @@ constexpr uint64_t kDemandLingersNs = 10000000;
 constexpr uint64_t kPollNs = 20000;
 constexpr uint64_t kResubmitNs = 1000000;
 constexpr size_t kStagingAlignment = 4096;
+constexpr int kMostRounds = 16;
 
 }  // namespace
 
@@ -277,8 +278,13 @@ uint64_t Mover::step() {
     if (in_flight_[id] > 0 && catalogue_.tier(id).poll() > 0) needs_poll_[id] = true;
   }
   take_completions();
-  while (std::find(room_changed_.begin(), room_changed_.end(), true) != room_changed_.end()) retry_rooms();
-  return dispatch();
+  const auto changed = [this] {
+    return std::find(room_changed_.begin(), room_changed_.end(), true) != room_changed_.end();
+  };
+  // A few rounds, as one job's end may be another's room; the rest in the next step, after completions.
+  for (int round = 0; round < kMostRounds && changed(); round++) retry_rooms();
+  const uint64_t wake = dispatch();
+  return changed() ? 0 : wake;
 }
 
 void Mover::wait_ns(uint64_t ns) {
