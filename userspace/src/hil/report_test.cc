@@ -95,7 +95,9 @@ TEST(Policy, SettingsAreWhatTheNameSays) {
   EXPECT_TRUE(has(damon, "kdamonds/0/contexts/0/targets/0/regions/0/start 4294967296"));
   EXPECT_TRUE(has(damon, "kdamonds/0/contexts/0/targets/0/regions/0/end 4831838208"));
   EXPECT_TRUE(has(damon, "kdamonds/1/contexts/0/schemes/0/action migrate_cold"));
-  EXPECT_TRUE(damon.back().ends_with("kdamonds/1/state on"));
+  EXPECT_TRUE(has(damon, "kdamonds/1/state on"));
+  EXPECT_TRUE(has(damon, "ask /sys/kernel/mm/damon/admin/kdamonds/1/state update_schemes_stats"));
+  EXPECT_TRUE(damon.back().starts_with("stats damon_cold /sys/kernel/mm/damon/admin/kdamonds/1/"));
   const auto pebs = policy_settings(find_policy("pebs"), machine, {});
   EXPECT_TRUE(has(pebs, "device0/threshold 1"));
   EXPECT_TRUE(has(pebs, "confirm_epochs 1"));
