@@ -218,7 +218,7 @@ TEST_F(SsdTierTest, CleaningKeepsWhatIsWanted) {
 
 TEST_F(SsdTierTest, WrittenInPartIsNotNamed) {
   start();
-  const auto written = [&](uint64_t key, std::vector<std::pair<uint64_t, uint64_t>> parts) {
+  const auto written = [&](uint64_t key, const std::vector<std::pair<uint64_t, uint64_t>>& parts) {
     const Extent extent = *tier_->allocate(make_key(key), 20000);
     for (const auto& [offset, bytes] : parts) {
       Bytes content = pattern(key, 20000);
