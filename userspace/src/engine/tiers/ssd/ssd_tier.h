@@ -24,7 +24,7 @@ struct SsdOptions {
   std::string path;
   bool create = true;        // where there is no such file; FILE.part until it is complete
   uint64_t file_bytes = 0;   // of a new file, 16 MiB to 8 TiB; of an existing one 0 or its own
-  uint64_t max_extents = 0;  // of a new file; 0: one for each 16 KiB. Each costs about 100 bytes of the file
+  uint64_t max_extents = 0;  // of a new file; 0: one for each 16 KiB. Each costs about 200 bytes of the file
   size_t queue_depth = 256;  // transfers taken and not completed
   // Host memory that most transfers will use: registered with the kernel, in parts of up to 1 GiB, where it permits.
   std::vector<std::span<std::byte>> host_memory;

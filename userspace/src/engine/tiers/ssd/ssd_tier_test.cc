@@ -218,7 +218,7 @@ TEST_F(SsdTierTest, CleaningKeepsWhatIsWanted) {
 
 TEST_F(SsdTierTest, WrittenInPartIsNotNamed) {
   start();
-  const auto written = [&](uint64_t key, std::vector<std::pair<uint64_t, uint64_t>> parts) {
+  const auto written = [&](uint64_t key, const std::vector<std::pair<uint64_t, uint64_t>>& parts) {
     const Extent extent = *tier_->allocate(make_key(key), 20000);
     for (const auto& [offset, bytes] : parts) {
       Bytes content = pattern(key, 20000);
@@ -311,6 +311,31 @@ TEST(SsdFormat, OfAnotherVersion) {
   }
   const Status other = ssd::decode_superblock(blocks, 16 << 20, "x").status();
   EXPECT_NE(other.what().find("version 2"), std::string::npos) << other.what();
+}
+
+// What an earlier life left behind the journal's end must not pass for its continuation.
+TEST(SsdFormat, AFrameOnlyInItsPlace) {
+  Bytes frame(2 * ssd::kBlock);
+  ssd::FrameHeader header;
+  header.file_id = 1;
+  header.epoch = 2;
+  header.sequence = 3;
+  header.previous = 4;
+  header.payload = 5000;
+  ssd::seal_frame(frame.data(), header);
+  EXPECT_TRUE(ssd::check_frame(frame, header));
+  for (uint64_t ssd::FrameHeader::*field : {&ssd::FrameHeader::file_id, &ssd::FrameHeader::epoch,
+                                            &ssd::FrameHeader::sequence, &ssd::FrameHeader::previous}) {
+    ssd::FrameHeader other = header;
+    other.*field += 1;
+    EXPECT_FALSE(ssd::check_frame(frame, other));
+  }
+  EXPECT_FALSE(ssd::check_frame(std::span(frame).first(ssd::kBlock), header)) << "cut short";
+  for (size_t at = 0; at < sizeof header + header.payload; at++) {
+    frame[at] ^= std::byte{1};
+    ASSERT_FALSE(ssd::check_frame(frame, header)) << "byte " << at;
+    frame[at] ^= std::byte{1};
+  }
 }
 
 // What a file says is checked before it is believed: any bytes at all in the journal's records.
