@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C API through the shared library.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -130,6 +132,55 @@ TEST(CApi, WrongTiersAreOneLine) {
     EXPECT_NE(error.find(word), std::string::npos) << tiers << ": " << error;
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
   }
+}
+
+// DRAM, CXL memory and a real SSD file: what does not fit above goes down, and what was flushed is there at the next
+// start.
+TEST(CApi, ThreeTiersAndARestart) {
+  const std::string file = "c_api_test." + std::to_string(getpid()) + ".tier";
+  const std::string tiers = "dram=2M,cxl=2M,ssd=32M:file=" + file;
+  const neotier_config c = config(tiers.c_str());
+  constexpr int kObjects = 40;
+  const auto content = [](int n) { return std::vector<unsigned char>(200000, static_cast<unsigned char>(n + 1)); };
+  std::vector<unsigned char> back(200000);
+  {
+    neotier_engine* engine = neotier_open(&c);
+    ASSERT_NE(engine, nullptr) << neotier_error();
+    for (int n = 0; n < kObjects; n++) {
+      const neotier_object_key key = {{static_cast<uint8_t>(n), 1}};
+      ASSERT_EQ(neotier_put(engine, &key, content(n).data(), 200000, nullptr), 0) << n << ": " << neotier_error();
+    }
+    std::vector<neotier_object_key> all;
+    for (int n = 0; n < kObjects; n++) {
+      all.push_back({{static_cast<uint8_t>(n), 1}});
+      ASSERT_EQ(neotier_get(engine, &all.back(), 0, back.data(), back.size()), 0) << n << ": " << neotier_error();
+      ASSERT_EQ(back, content(n)) << n;
+    }
+    neotier_ticket* ticket = neotier_write_back(engine, all.data(), all.size());
+    ASSERT_NE(ticket, nullptr);
+    // Those that are on their way elsewhere answer so: they are on the SSD already, or come to it by the second call.
+    (void)neotier_ticket_wait(ticket, 20000);
+    neotier_ticket_free(ticket);
+    ticket = neotier_write_back(engine, all.data(), all.size());
+    EXPECT_EQ(neotier_ticket_wait(ticket, 20000), 0) << neotier_error();
+    neotier_ticket_free(ticket);
+    ASSERT_EQ(neotier_flush(engine), 0) << neotier_error();
+    neotier_close(engine);
+  }
+  neotier_engine* engine = neotier_open(&c);
+  ASSERT_NE(engine, nullptr) << neotier_error();
+  for (int n = 0; n < kObjects; n++) {
+    const neotier_object_key key = {{static_cast<uint8_t>(n), 1}};
+    ASSERT_EQ(neotier_get(engine, &key, 0, back.data(), back.size()), 0) << n << ": " << neotier_error();
+    ASSERT_EQ(back, content(n)) << n;
+  }
+  neotier_object_info info{};
+  info.struct_bytes = sizeof info;
+  const neotier_object_key key = {{3, 1}};
+  ASSERT_EQ(neotier_lookup(engine, &key, &info), 0);
+  EXPECT_EQ(info.recovered, 1u);
+  neotier_close(engine);
+  std::remove(file.c_str());
 }
 
 TEST(CApi, MetricsFitOrAreCut) {

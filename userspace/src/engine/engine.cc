@@ -217,6 +217,7 @@ Status Engine::put_to(const Key& key, std::span<const std::byte> data, const Put
     return Status(Code::kGone, asked ? fmt::format("tier {} is out of service", catalogue_.info(to).name)
                                      : "no tier in service is large enough for the object");
   }
+  const Version version{bytes, options.kind, options.recompute_ns};
   mover_.hold(handle);
   const Extent extent = mover_.reserve(handle, bytes, to);
   std::byte* room = extent == kNoExtent ? nullptr : catalogue_.tier(to).map(extent);
@@ -226,7 +227,7 @@ Status Engine::put_to(const Key& key, std::span<const std::byte> data, const Put
     std::memcpy(room, data.data(), data.size());
     lock.lock();
     if (usable_[to]) {
-      mover_.put_in_place(handle, bytes, to, extent);
+      mover_.put_in_place(handle, version, to, extent);
     } else {
       mover_.retire(to, extent, bytes);
       status = Status(Code::kGone, fmt::format("tier {} went out of service", catalogue_.info(to).name));
@@ -235,7 +236,7 @@ Status Engine::put_to(const Key& key, std::span<const std::byte> data, const Put
   } else {
     if (extent != kNoExtent) mover_.retire(to, extent, bytes);
     const auto ticket = std::make_shared<Ticket>();
-    mover_.put(handle, bytes, to, data.data(), ticket);
+    mover_.put(handle, version, to, data.data(), ticket);
     mover_.step();
     lock.unlock();
     status = await(*ticket);
@@ -243,14 +244,9 @@ Status Engine::put_to(const Key& key, std::span<const std::byte> data, const Put
   }
   if (!status.is_ok()) return status;
   counters_.puts++;
-  const Handle stored = catalogue_.index().find(key);
-  if (stored == kNoHandle) return status;
-  Record& record = catalogue_[stored];
-  record.kind = static_cast<uint8_t>(options.kind) & 3;
-  record.recompute = encode_cost(options.recompute_ns);
-  record.recovered = 0;
   const TierId durable = config_.knobs.write_back ? planner_.first_durable() : kNoTier;
-  if (durable != kNoTier && record.has_copy()) {
+  const Handle stored = durable == kNoTier ? kNoHandle : catalogue_.index().find(key);
+  if (stored != kNoHandle && catalogue_[stored].has_copy()) {
     mover_.move(stored, durable, MoveClass::kWriteBack, Reason::kWriteBack, true, nullptr);
   }
   return status;

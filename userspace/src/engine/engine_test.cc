@@ -434,7 +434,10 @@ TEST(WholeEngine, EveryByteUnderLoad) {
       into.assign(mine[slot].bytes, std::byte{0});
       const Status status = engine.get(object_key(uint64_t(id) * 1000 + slot), 0, into);
       if (status.is_ok() && into != object_bytes(mine[slot].version, mine[slot].bytes)) wrong++;
-      if (!status.is_ok() && !(status.code() == Code::kNotFound && mine[slot].droppable)) lost++;
+      if (!status.is_ok() && !(status.code() == Code::kNotFound && mine[slot].droppable)) {
+        lost++;
+        ADD_FAILURE() << "at the end: " << to_string(status.code()) << ", " << status.what();
+      }
     }
   };
   std::vector<std::thread> threads;

@@ -98,11 +98,12 @@ void Mover::move(Handle handle, TierId to, MoveClass cls, Reason reason, bool ke
   find_room(job);
 }
 
-void Mover::put(Handle handle, uint32_t bytes, TierId to, const std::byte* data, const TicketRef& ticket) {
+void Mover::put(Handle handle, const Version& version, TierId to, const std::byte* data, const TicketRef& ticket) {
   Record& record = catalogue_[handle];
   Job* job = start(handle, kHost, to, MoveClass::kDemand, ticket);
   job->kind = JobKind::kPut;
-  job->bytes = bytes;
+  job->version = version;
+  job->bytes = version.bytes;
   job->host = const_cast<std::byte*>(data);
   moving_[handle] = job;
   record.in_flight = 1;
@@ -110,10 +111,13 @@ void Mover::put(Handle handle, uint32_t bytes, TierId to, const std::byte* data,
   find_room(job);
 }
 
-void Mover::put_in_place(Handle handle, uint32_t bytes, TierId to, Extent extent) {
+void Mover::put_in_place(Handle handle, const Version& version, TierId to, Extent extent) {
   drop_all(handle, NEOTIER_REMOVED);
   Record& record = catalogue_[handle];
-  record.bytes = bytes;
+  record.bytes = version.bytes;
+  record.kind = static_cast<uint8_t>(version.kind) & 3;
+  record.recompute = encode_cost(version.recompute_ns);
+  record.recovered = 0;
   catalogue_.insert_copy(handle, to, extent, clock_.now_ns(), false);
   catalogue_.pinned_changed(handle);
 }
@@ -312,7 +316,7 @@ Status Mover::publish(Job& job) {
   if (!usable_[job.to]) return gone(catalogue_.info(job.to).name);
   if (job.kind == JobKind::kPut) {
     if (record.pins > 0) return Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end");
-    put_in_place(job.handle, static_cast<uint32_t>(job.bytes), job.to, job.destination);
+    put_in_place(job.handle, job.version, job.to, job.destination);
     return Status::ok();
   }
   if (record.pins > 0 && !job.keep_source) {

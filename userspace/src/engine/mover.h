@@ -37,6 +37,13 @@
 
 namespace neotier::engine {
 
+// What of a record changes with its bytes, at the same moment.
+struct Version {
+  uint32_t bytes = 0;
+  ObjectKind kind = ObjectKind::kPlain;
+  uint64_t recompute_ns = 0;
+};
+
 class Mover {
  public:
   Mover(Catalogue& catalogue, Links& links, Planner& planner, Usable& usable, Counters& counters, const Clock& clock,
@@ -49,10 +56,10 @@ class Mover {
   void move(Handle handle, TierId to, MoveClass cls, Reason reason, bool keep_source, const TicketRef& ticket);
   // Stores `handle`, which is in the index: its first copy, or one that takes the place of those it has. `data` must
   // stay until the ticket ends.
-  void put(Handle handle, uint32_t bytes, TierId to, const std::byte* data, const TicketRef& ticket);
+  void put(Handle handle, const Version& version, TierId to, const std::byte* data, const TicketRef& ticket);
   // The same, the bytes having been written already by the caller to an extent that reserve() gave.
   // The object is held against all others from before the caller writes until after: hold() and let_go().
-  void put_in_place(Handle handle, uint32_t bytes, TierId to, Extent extent);
+  void put_in_place(Handle handle, const Version& version, TierId to, Extent extent);
   void hold(Handle handle);
   void let_go(Handle handle);
   // Room for it without waiting, evicting only what costs no transfer; kNoExtent where that is not possible.

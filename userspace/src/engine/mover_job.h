@@ -23,6 +23,7 @@ struct Mover::Job {
   Extent source = kNoExtent, destination = kNoExtent;
   std::byte* host = nullptr;
   uint64_t bytes = 0;
+  Version version;      // of a put
   uint64_t offset = 0;  // of the first byte in the source
   uint64_t sent = 0;    // bytes whose chunks are at a tier, or done
   uint32_t chunks = 0;  // at a tier
