@@ -248,12 +248,7 @@ TEST_F(MoverTest, EndsWithTheEngine) {
   ASSERT_TRUE(rig.put(1, 1000 * kKiB, {.tier = "dram"}));
   ssd().hold();
   const TicketRef ticket = move(1, "ssd");
-  std::thread let([ssd = &ssd()] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    ssd->release();
-  });
-  rig.engine.reset();
-  let.join();
+  rig.engine.reset();  // what is held is cancelled
   EXPECT_EQ(ticket->wait_ns(0).code(), Code::kCancelled);
 }
 
