@@ -131,7 +131,7 @@ struct neotier_reserve {
 	struct list_head pages;
 	unsigned long nr;
 	bool fill;		/* kswapd was asked for room, and the reserve may have some */
-	u64 used_ns;		/* when a page was last promoted, as far as seen */
+	u64 used_ns;		/* when promotion last used it, as far as seen, or asked for room */
 	u64 promoted;		/* the counter then */
 };
 

@@ -11,7 +11,9 @@
  * its sake; it is given back when promotion has had no use for it for a while, before memory goes offline, and whenever
  * the device stands still.
  */
+#include <linux/atomic.h>
 #include <linux/gfp.h>
+#include <linux/ktime.h>
 #include <linux/list.h>
 #include <linux/math64.h>
 #include <linux/mm.h>
@@ -32,6 +34,9 @@
 #define NEOTIER_RESERVE_SHARE 16
 /* kswapd's short sleep before it looks whether it may sleep for good: HZ / 10 in kswapd_try_to_sleep(). */
 #define NEOTIER_NAP_NS (100 * NSEC_PER_MSEC)
+
+/* In the reserves of all devices: not taken by programs. */
+static atomic_long_t neotier_reserved = ATOMIC_LONG_INIT(0);
 
 /* Of a node, in pages. */
 struct neotier_levels {
@@ -85,7 +90,7 @@ static void neotier_room_watch(struct neotier_device *dev, u64 now_ns)
 {
 	struct neotier_growth *growth = &dev->growth;
 	struct neotier_levels target = neotier_levels(dev->target_nid);
-	unsigned long free = neotier_levels(dev->nid).free + target.free + dev->reserve.nr;
+	unsigned long free = neotier_levels(dev->nid).free + target.free + atomic_long_read(&neotier_reserved);
 	unsigned long grown = neotier_above(growth->free, free);
 	u64 naps = div_u64(now_ns - growth->since_ns, NEOTIER_NAP_NS);
 
@@ -122,6 +127,7 @@ bool neotier_room_make(struct neotier_device *dev)
 	if (page)
 		__free_page(page);
 	dev->reserve.fill = true;
+	dev->reserve.used_ns = ktime_get_ns();
 	return true;
 }
 
@@ -140,6 +146,7 @@ struct page *neotier_room_take(struct neotier_device *dev)
 	}
 	list_del(&page->lru);
 	reserve->nr--;
+	atomic_long_dec(&neotier_reserved);
 	return page;
 }
 
@@ -155,7 +162,8 @@ void neotier_room_keep(struct neotier_device *dev, u64 now_ns)
 		reserve->promoted = dev->stats[NEOTIER_STAT_PROMOTED];
 		reserve->used_ns = now_ns;
 	}
-	if (reserve->nr > most || (reserve->nr && now_ns - reserve->used_ns > NEOTIER_RESERVE_IDLE_NS))
+	/* What becomes free later was not freed for promotion's sake. */
+	if (reserve->nr > most || (s64)(now_ns - reserve->used_ns) > (s64)NEOTIER_RESERVE_IDLE_NS)
 		neotier_room_drop(dev);
 	if (!reserve->fill)
 		return;
@@ -167,6 +175,7 @@ void neotier_room_keep(struct neotier_device *dev, u64 now_ns)
 			break;
 		list_add(&page->lru, &reserve->pages);
 		reserve->nr++;
+		atomic_long_inc(&neotier_reserved);
 		neotier_stat_add(dev, NEOTIER_STAT_RESERVED, 1);
 	}
 	reserve->fill = reserve->nr < most;
@@ -181,6 +190,7 @@ void neotier_room_drop(struct neotier_device *dev)
 		list_del(&page->lru);
 		__free_page(page);
 	}
+	atomic_long_sub(reserve->nr, &neotier_reserved);
 	reserve->nr = 0;
 	reserve->fill = false;
 }

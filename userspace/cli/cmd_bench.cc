@@ -123,6 +123,7 @@ void add_bench(CLI::App& app, int& status) {
       ->check(CLI::Range(1, 100000000));
   tiers->add_option("--json", a->json, "write the figures to FILE");
   add_bench_engine(*bench, status);
+  add_bench_compute(*bench, status);
   tiers->callback([a, &status] { status = tiers_command(*a); });
 }
 

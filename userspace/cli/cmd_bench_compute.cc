@@ -90,17 +90,11 @@ int bench_command(Arguments& a) {
 
 }  // namespace
 
-void add_bench_compute(CLI::App& app, int& status) {
-  const auto found = app.get_subcommands([](CLI::App* sub) { return sub->get_name() == "bench"; });
-  CLI::App* bench = found.empty() ? nullptr : found[0];
-  if (!bench) {
-    bench = app.add_subcommand("bench", "measure this machine");
-    bench->require_subcommand(1);
-  }
+void add_bench_compute(CLI::App& bench, int& status) {
   auto a = std::make_shared<Arguments>();
   compute::BenchOptions& o = a->bench;
   CLI::App* c =
-      bench->add_subcommand("compute", "experts and attention on the CPU: speed and error of each instruction set");
+      bench.add_subcommand("compute", "experts and attention on the CPU: speed and error of each instruction set");
   c->footer(
       "example:\n  neotier bench compute\n  neotier bench compute --hidden 4096 --ff 14336 --experts 2 --json "
       "out.json\n"

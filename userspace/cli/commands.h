@@ -21,19 +21,18 @@ void add_hil_report(CLI::App& hil, int& status);
 void add_trace(CLI::App& app, int& status);
 // Adds `neotier moe …`, likewise.
 void add_moe(CLI::App& app, int& status);
-// Adds `neotier bench …`, likewise.
-void add_bench(CLI::App& app, int& status);
-
-// Adds `neotier status` and `neotier tiers`.
-void add_engine(CLI::App& app, int& status);
-// Its `engine`, to `neotier bench`.
-void add_bench_engine(CLI::App& bench, int& status);
-// The memory tiers' part of `neotier bench tiers`, and the links between `tiers`: prints, and returns its figures.
-// Throws std::runtime_error.
-nlohmann::ordered_json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers);
 // Adds `neotier model …`, likewise.
 void add_model(CLI::App& app, int& status);
-// Adds `compute` to `neotier bench`, which it makes where there is none yet.
-void add_bench_compute(CLI::App& app, int& status);
+// Adds `neotier status` and `neotier tiers`.
+void add_engine(CLI::App& app, int& status);
+
+// Adds `neotier bench …`, likewise.
+void add_bench(CLI::App& app, int& status);
+// Its `engine` and `compute`.
+void add_bench_engine(CLI::App& bench, int& status);
+void add_bench_compute(CLI::App& bench, int& status);
+// The memory tiers' part of its `tiers`, and the links between `tiers`: prints, and returns its figures. Throws
+// std::runtime_error.
+nlohmann::ordered_json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers);
 
 }  // namespace neotier::cli

@@ -21,7 +21,6 @@ int main(int argc, char** argv) {
   neotier::cli::add_bench(app, status);
   neotier::cli::add_engine(app, status);
   neotier::cli::add_model(app, status);
-  neotier::cli::add_bench_compute(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

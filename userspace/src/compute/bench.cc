@@ -15,6 +15,7 @@
 
 #include "compute/attention.h"
 #include "compute/moe.h"
+#include "util/median.h"
 
 namespace neotier::compute {
 
@@ -107,8 +108,7 @@ class Bench {
       call(us.size());
       us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     } while (us.size() < 5 || std::chrono::duration<double>(Clock::now() - begin).count() < o_.seconds);
-    std::nth_element(us.begin(), us.begin() + static_cast<ptrdiff_t>(us.size() / 2), us.end());
-    return us[us.size() / 2];
+    return median(std::move(us));
   }
 
   void feed_forward(Format f) {

@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <random>
 #include <stdexcept>
+
+#include "util/random_number.h"
 
 namespace neotier::engine {
 
@@ -40,11 +41,7 @@ const EngineConfig& checked(const EngineConfig& config, const std::vector<TierSe
   return config;
 }
 
-uint64_t seed_of(uint64_t seed) {
-  if (seed) return seed;
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
+uint64_t seed_of(uint64_t seed) { return seed ? seed : random_number(); }
 
 Status not_found() { return Status(Code::kNotFound, "no such object"); }
 

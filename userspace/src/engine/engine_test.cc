@@ -29,28 +29,28 @@ TEST(Engine, KeepsWhatItIsGiven) {
   options.recompute_ns = 5000000;
   ASSERT_TRUE(rig.put(1, 12345, options));
   EXPECT_TRUE(rig.holds(1, 12345));
-  const Result<ObjectInfo> info = rig.engine->lookup(object_key(1));
+  const Result<ObjectInfo> info = rig.engine->lookup(make_key(1));
   ASSERT_TRUE(info);
   EXPECT_EQ(info->kind, ObjectKind::kExpert);
   EXPECT_EQ(info->bytes, 12345u);
   EXPECT_NEAR(static_cast<double>(info->recompute_ns), 5e6, 5e3);
   std::vector<std::byte> part(100);
-  ASSERT_TRUE(rig.engine->get(object_key(1), 1000, part));
-  EXPECT_EQ(std::memcmp(part.data(), object_bytes(1, 12345).data() + 1000, 100), 0);
+  ASSERT_TRUE(rig.engine->get(make_key(1), 1000, part));
+  EXPECT_EQ(std::memcmp(part.data(), pattern(1, 12345).data() + 1000, 100), 0);
 }
 
 TEST(Engine, RefusesWhatCannotBe) {
   EngineRig rig = two_tiers();
   ASSERT_TRUE(rig.put(1, 100));
   EXPECT_EQ(rig.put(1, 100).code(), Code::kExists);
-  EXPECT_EQ(rig.engine->put(object_key(2), {}, {}).code(), Code::kInvalid);
+  EXPECT_EQ(rig.engine->put(make_key(2), {}, {}).code(), Code::kInvalid);
   EXPECT_EQ(rig.put(2, 10, {.tier = "tape"}).code(), Code::kInvalid);
   std::vector<std::byte> into(101);
-  EXPECT_EQ(rig.engine->get(object_key(1), 0, into).code(), Code::kInvalid);
-  EXPECT_EQ(rig.engine->get(object_key(1), UINT64_MAX, std::span(into).first(1)).code(), Code::kInvalid);
-  EXPECT_EQ(rig.engine->get(object_key(3), 0, into).code(), Code::kNotFound);
-  EXPECT_EQ(rig.engine->remove(object_key(3)).code(), Code::kNotFound);
-  EXPECT_EQ(rig.engine->pin(99, object_key(1), 0).status().code(), Code::kInvalid);
+  EXPECT_EQ(rig.engine->get(make_key(1), 0, into).code(), Code::kInvalid);
+  EXPECT_EQ(rig.engine->get(make_key(1), UINT64_MAX, std::span(into).first(1)).code(), Code::kInvalid);
+  EXPECT_EQ(rig.engine->get(make_key(3), 0, into).code(), Code::kNotFound);
+  EXPECT_EQ(rig.engine->remove(make_key(3)).code(), Code::kNotFound);
+  EXPECT_EQ(rig.engine->pin(99, make_key(1), 0).status().code(), Code::kInvalid);
   EXPECT_EQ(rig.engine->status().objects, 1u);
 }
 
@@ -81,11 +81,11 @@ TEST(Engine, ReplacesAndRemoves) {
   EngineRig rig = two_tiers();
   for (const char* tier : {"dram", "ssd"}) {
     ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = tier, .replace = true}));
-    const auto newer = object_bytes(2, 30 * kKiB);
-    ASSERT_TRUE(rig.engine->put(object_key(1), newer, {.tier = tier, .replace = true}));
+    const auto newer = pattern(2, 30 * kKiB);
+    ASSERT_TRUE(rig.engine->put(make_key(1), newer, {.tier = tier, .replace = true}));
     EXPECT_TRUE(rig.holds(1, 30 * kKiB, 2));
   }
-  ASSERT_TRUE(rig.engine->remove(object_key(1)));
+  ASSERT_TRUE(rig.engine->remove(make_key(1)));
   EXPECT_EQ(rig.engine->status().objects, 0u);
   EXPECT_EQ(rig.mems[0]->usage().extents + rig.mems[1]->usage().extents, 0u);
 }
@@ -94,8 +94,8 @@ TEST(Engine, AFailedReplacementLeavesTheFormerVersion) {
   EngineRig rig = two_tiers();
   ASSERT_TRUE(rig.put(1, 10 * kKiB, {.tier = "ssd"}));
   rig.mems[1]->fail(Op::kWrite, 1);
-  const auto newer = object_bytes(2, 30 * kKiB);
-  EXPECT_EQ(rig.engine->put(object_key(1), newer, {.tier = "ssd", .replace = true}).code(), Code::kIo);
+  const auto newer = pattern(2, 30 * kKiB);
+  EXPECT_EQ(rig.engine->put(make_key(1), newer, {.tier = "ssd", .replace = true}).code(), Code::kIo);
   EXPECT_TRUE(rig.holds(1, 10 * kKiB));
   EXPECT_EQ(rig.mems[1]->usage().extents, 1u);
 }
@@ -104,7 +104,7 @@ TEST(Engine, LongestPrefix) {
   EngineRig rig = two_tiers();
   for (const uint64_t n : {1, 2, 3, 5}) ASSERT_TRUE(rig.put(n, 100));
   std::vector<Key> keys;
-  for (uint64_t n = 1; n <= 5; n++) keys.push_back(object_key(n));
+  for (uint64_t n = 1; n <= 5; n++) keys.push_back(make_key(n));
   EXPECT_EQ(rig.engine->lookup_prefix(keys), 3u);
   EXPECT_EQ(rig.engine->lookup_prefix({}), 0u);
 }
@@ -113,33 +113,33 @@ TEST(Engine, PinsEndWithTheirSession) {
   EngineRig rig = two_tiers();
   ASSERT_TRUE(rig.put(1, 100));
   const SessionId a = rig.engine->open_session(), b = rig.engine->open_session();
-  for (int i = 0; i < 3; i++) ASSERT_TRUE(rig.engine->pin(a, object_key(1), 0));
-  const Result<PinResult> held = rig.engine->pin(b, object_key(1), 0);
+  for (int i = 0; i < 3; i++) ASSERT_TRUE(rig.engine->pin(a, make_key(1), 0));
+  const Result<PinResult> held = rig.engine->pin(b, make_key(1), 0);
   ASSERT_TRUE(held);
   EXPECT_EQ(rig.engine->unpin(a, held->id).code(), Code::kNotFound) << "another session's";
-  EXPECT_EQ(rig.engine->lookup(object_key(1))->pins, 4u);
+  EXPECT_EQ(rig.engine->lookup(make_key(1))->pins, 4u);
   rig.engine->close_session(a);
-  EXPECT_EQ(rig.engine->lookup(object_key(1))->pins, 1u);
-  EXPECT_EQ(rig.engine->remove(object_key(1)).code(), Code::kBusy);
+  EXPECT_EQ(rig.engine->lookup(make_key(1))->pins, 1u);
+  EXPECT_EQ(rig.engine->remove(make_key(1)).code(), Code::kBusy);
   rig.engine->close_session(b);
   rig.engine->close_session(b);
   EXPECT_EQ(rig.engine->status().pins, 0u);
   EXPECT_EQ(rig.counters().session_releases, 4u);
-  EXPECT_TRUE(rig.engine->remove(object_key(1)));
+  EXPECT_TRUE(rig.engine->remove(make_key(1)));
 }
 
 TEST(Engine, LeasesEndByThemselves) {
   EngineRig rig = two_tiers();
   ASSERT_TRUE(rig.put(1, 100));
   const SessionId session = rig.engine->open_session();
-  const Result<PinResult> brief = rig.engine->pin(session, object_key(1), 10);
-  ASSERT_TRUE(rig.engine->pin(session, object_key(1), 20));
+  const Result<PinResult> brief = rig.engine->pin(session, make_key(1), 10);
+  ASSERT_TRUE(rig.engine->pin(session, make_key(1), 20));
   rig.clock.advance_ms(9);
   rig.engine->step();
-  EXPECT_EQ(rig.engine->lookup(object_key(1))->pins, 2u);
+  EXPECT_EQ(rig.engine->lookup(make_key(1))->pins, 2u);
   rig.clock.advance_ms(1);
   rig.engine->step();
-  EXPECT_EQ(rig.engine->lookup(object_key(1))->pins, 1u);
+  EXPECT_EQ(rig.engine->lookup(make_key(1))->pins, 1u);
   EXPECT_EQ(rig.engine->unpin(session, brief->id).code(), Code::kNotFound);
   rig.clock.advance_ms(100);
   rig.engine->step();
@@ -153,16 +153,16 @@ TEST(Engine, AFailedTiersObjectsComeBackWithIt) {
   ASSERT_TRUE(rig.put(2, 100 * kKiB, {.tier = "dram"}));
   rig.mems[1]->lose();
   std::vector<std::byte> into(100 * kKiB);
-  EXPECT_FALSE(rig.engine->get(object_key(1), 0, into));
+  EXPECT_FALSE(rig.engine->get(make_key(1), 0, into));
   rig.clock.advance_ms(60);
   rig.engine->step();
-  EXPECT_EQ(rig.engine->get(object_key(1), 0, into).code(), Code::kGone);
+  EXPECT_EQ(rig.engine->get(make_key(1), 0, into).code(), Code::kGone);
   EXPECT_TRUE(rig.holds(2, 100 * kKiB)) << "others serve on";
   EXPECT_EQ(rig.put(3, 10, {.tier = "ssd"}).code(), Code::kGone);
-  const Key two = object_key(2);
+  const Key two = make_key(2);
   EXPECT_EQ(rig.engine->move(std::span(&two, 1), "ssd", MoveClass::kDemand)->wait_ns(0).code(), Code::kGone);
   EXPECT_FALSE(rig.engine->status().tiers[1].in_service);
-  EXPECT_EQ(rig.engine->lookup_prefix(std::vector<Key>{object_key(2), object_key(1)}), 1u);
+  EXPECT_EQ(rig.engine->lookup_prefix(std::vector<Key>{make_key(2), make_key(1)}), 1u);
   // Attempts fail while it is broken, and are made further apart.
   for (int i = 0; i < 5; i++) {
     rig.clock.advance_ms(1000);
@@ -187,10 +187,10 @@ TEST(Engine, ATierThatFailsTransfersInARowIsTakenOut) {
   for (uint64_t n = 0; n < 3; n++) ASSERT_TRUE(rig.put(n, 1 * kKiB, {.tier = "ssd"}));
   std::vector<std::byte> into(1 * kKiB);
   rig.mems[1]->fail(Op::kRead, 8);
-  for (int i = 0; i < 8; i++) EXPECT_EQ(rig.engine->get(object_key(0), 0, into).code(), Code::kIo);
+  for (int i = 0; i < 8; i++) EXPECT_EQ(rig.engine->get(make_key(0), 0, into).code(), Code::kIo);
   rig.clock.advance_ms(60);
   rig.engine->step();
-  EXPECT_EQ(rig.engine->get(object_key(0), 0, into).code(), Code::kGone);
+  EXPECT_EQ(rig.engine->get(make_key(0), 0, into).code(), Code::kGone);
   rig.clock.advance_ms(1100);
   rig.engine->step();
   EXPECT_TRUE(rig.holds(0, 1 * kKiB));
@@ -205,7 +205,7 @@ TEST(Engine, AnOperatorTakesATierOutAndPutsItBack) {
     rig.clock.advance_ms(5000);
     rig.engine->step();
   }
-  EXPECT_EQ(rig.engine->get(object_key(1), 0, into).code(), Code::kGone) << "it is not tried before it is asked for";
+  EXPECT_EQ(rig.engine->get(make_key(1), 0, into).code(), Code::kGone) << "it is not tried before it is asked for";
   ASSERT_TRUE(rig.engine->set_in_service("ssd", true));
   EXPECT_TRUE(rig.holds(1, 1 * kKiB));
   EXPECT_EQ(rig.engine->set_in_service("tape", true).code(), Code::kInvalid);
@@ -217,7 +217,7 @@ TEST(Engine, TheOtherCopyServesWhereOneFails) {
   EngineRig rig = two_tiers(std::make_shared<MemMedium>(), knobs);
   ASSERT_TRUE(rig.put(1, 100 * kKiB));
   ASSERT_TRUE(rig.settle());
-  EXPECT_EQ(rig.engine->lookup(object_key(1))->second_tier, "ssd");
+  EXPECT_EQ(rig.engine->lookup(make_key(1))->second_tier, "ssd");
   EXPECT_EQ(rig.counters().write_backs, 1u);
   rig.mems[0]->lose();
   rig.clock.advance_ms(60);
@@ -229,7 +229,7 @@ TEST(Engine, AReadStartsAgainFromTheOtherCopy) {
   EngineRig rig({{"gpu", TierKind::kGpu, 1 << 20, false},
                  {"ssd", TierKind::kSsd, 1 << 20, false, std::make_shared<MemMedium>()}});
   ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "ssd"}));
-  const Key key = object_key(1);
+  const Key key = make_key(1);
   ASSERT_TRUE(rig.run(rig.engine->move(std::span(&key, 1), "gpu", MoveClass::kDemand)));
   ASSERT_EQ(rig.where(1), "gpu");
   ASSERT_EQ(rig.engine->lookup(key)->second_tier, "ssd") << "a durable copy stays";
@@ -258,7 +258,7 @@ TEST(Engine, WhatWasFlushedIsThereAfterARestart) {
     EngineRig rig = two_tiers(medium);
     ASSERT_TRUE(rig.put(1, 10 * kKiB, {.tier = "ssd"}));
     ASSERT_TRUE(rig.put(2, 20 * kKiB, {.tier = "dram"}));
-    const Key keys[] = {object_key(2)};
+    const Key keys[] = {make_key(2)};
     ASSERT_TRUE(rig.run(rig.engine->write_back(keys)));
     ASSERT_TRUE(rig.engine->flush());
     ASSERT_TRUE(rig.put(3, 10 * kKiB, {.tier = "dram"}));
@@ -267,9 +267,9 @@ TEST(Engine, WhatWasFlushedIsThereAfterARestart) {
   EXPECT_TRUE(rig.holds(1, 10 * kKiB));
   EXPECT_TRUE(rig.holds(2, 20 * kKiB));
   EXPECT_EQ(rig.where(3), "");
-  EXPECT_TRUE(rig.engine->lookup(object_key(1))->recovered);
-  ASSERT_TRUE(rig.engine->describe(object_key(1), ObjectKind::kKv, 1000000));
-  EXPECT_FALSE(rig.engine->lookup(object_key(1))->recovered);
+  EXPECT_TRUE(rig.engine->lookup(make_key(1))->recovered);
+  ASSERT_TRUE(rig.engine->describe(make_key(1), ObjectKind::kKv, 1000000));
+  EXPECT_FALSE(rig.engine->lookup(make_key(1))->recovered);
 }
 
 TEST(Engine, AFullIndexForgetsWhatCanBeMadeAnew) {
@@ -358,7 +358,7 @@ TEST(WholeEngine, EveryByteUnderLoad) {
     std::vector<std::byte> into;
     for (int step = 0; step < kSteps; step++) {
       const uint64_t slot = random() % kObjects;
-      const Key key = object_key(uint64_t(id) * 1000 + slot);
+      const Key key = make_key(uint64_t(id) * 1000 + slot);
       Mine& object = mine[slot];
       switch (random() % 10) {
         case 0:
@@ -367,7 +367,7 @@ TEST(WholeEngine, EveryByteUnderLoad) {
           options.replace = true;
           options.recompute_ns = random() % 2 ? 1000000000 : 0;
           const size_t bytes = 1 + random() % (60 * kKiB);
-          const Status status = engine.put(key, object_bytes(++version, bytes), options);
+          const Status status = engine.put(key, pattern(++version, bytes), options);
           if (status.is_ok()) object = {version, bytes, options.recompute_ns != 0};
           break;
         }
@@ -394,7 +394,7 @@ TEST(WholeEngine, EveryByteUnderLoad) {
             // Compared under the pin, not after its lease could have ended.
             const Result<PinResult> lasting = engine.pin(session, key, 0);
             if (lasting) {
-              const auto expected = object_bytes(object.version, object.bytes);
+              const auto expected = pattern(object.version, object.bytes);
               if (lasting->data && lasting->bytes == object.bytes &&
                   std::memcmp(lasting->data, expected.data(), expected.size()) != 0)
                 wrong++;
@@ -413,7 +413,7 @@ TEST(WholeEngine, EveryByteUnderLoad) {
           into.assign(object.bytes, std::byte{0});
           const Status status = engine.get(key, 0, into);
           if (status.is_ok()) {
-            if (into != object_bytes(object.version, object.bytes)) wrong++;
+            if (into != pattern(object.version, object.bytes)) wrong++;
           } else if (status.code() == Code::kNotFound) {
             if (!object.droppable) lost++;
             object = {};
@@ -432,8 +432,8 @@ TEST(WholeEngine, EveryByteUnderLoad) {
     for (uint64_t slot = 0; slot < kObjects; slot++) {
       if (!mine[slot].version) continue;
       into.assign(mine[slot].bytes, std::byte{0});
-      const Status status = engine.get(object_key(uint64_t(id) * 1000 + slot), 0, into);
-      if (status.is_ok() && into != object_bytes(mine[slot].version, mine[slot].bytes)) wrong++;
+      const Status status = engine.get(make_key(uint64_t(id) * 1000 + slot), 0, into);
+      if (status.is_ok() && into != pattern(mine[slot].version, mine[slot].bytes)) wrong++;
       if (!status.is_ok() && !(status.code() == Code::kNotFound && mine[slot].droppable)) {
         lost++;
         ADD_FAILURE() << "at the end: " << to_string(status.code()) << ", " << status.what();

@@ -26,7 +26,7 @@ class MoverTest : public ::testing::Test {
   MemTier& ssd() { return *rig.mems[2]; }
 
   TicketRef move(uint64_t n, const std::string& tier, MoveClass cls = MoveClass::kDemand) {
-    const Key key = object_key(n);
+    const Key key = make_key(n);
     return rig.engine->move(std::span(&key, 1), tier, cls);
   }
   Code end(const TicketRef& ticket) {
@@ -113,8 +113,8 @@ TEST_F(MoverTest, AReplacedObjectsMoveIsThrownAway) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     ssd().release();
   });
-  const auto newer = object_bytes(77, 50 * kKiB);
-  ASSERT_TRUE(rig.engine->put(object_key(1), newer, {.tier = "dram", .replace = true}));
+  const auto newer = pattern(77, 50 * kKiB);
+  ASSERT_TRUE(rig.engine->put(make_key(1), newer, {.tier = "dram", .replace = true}));
   let.join();
   EXPECT_EQ(end(ticket), Code::kCancelled);
   EXPECT_TRUE(rig.holds(1, 50 * kKiB, 77));
@@ -126,15 +126,15 @@ TEST_F(MoverTest, APinHoldsTheObjectEvenUnderAMove) {
   const SessionId session = rig.engine->open_session();
   ssd().hold();
   const TicketRef ticket = move(1, "ssd");
-  const Result<PinResult> pin = rig.engine->pin(session, object_key(1), 0);
+  const Result<PinResult> pin = rig.engine->pin(session, make_key(1), 0);
   ASSERT_TRUE(pin);
   ssd().release();
   EXPECT_EQ(end(ticket), Code::kBusy);
   EXPECT_EQ(rig.where(1), "dram");
-  EXPECT_EQ(std::memcmp(pin->data, object_bytes(1, 100 * kKiB).data(), 100 * kKiB), 0);
+  EXPECT_EQ(std::memcmp(pin->data, pattern(1, 100 * kKiB).data(), 100 * kKiB), 0);
   EXPECT_EQ(end(move(1, "ssd")), Code::kBusy);
   EXPECT_EQ(rig.put(1, 8, {.replace = true}).code(), Code::kBusy);
-  EXPECT_EQ(rig.engine->remove(object_key(1)).code(), Code::kBusy);
+  EXPECT_EQ(rig.engine->remove(make_key(1)).code(), Code::kBusy);
   ASSERT_TRUE(rig.engine->unpin(session, pin->id));
   EXPECT_EQ(end(move(1, "ssd")), Code::kOk);
 }
@@ -145,7 +145,7 @@ TEST_F(MoverTest, DemandOvertakesPrefetch) {
   ASSERT_TRUE(rig.put(9, 16 * kKiB, {.tier = "dram"}));
   ssd().hold();
   std::vector<Key> keys;
-  for (uint64_t n = 0; n < 4; n++) keys.push_back(object_key(n));
+  for (uint64_t n = 0; n < 4; n++) keys.push_back(make_key(n));
   const TicketRef prefetch = rig.engine->move(keys, "ssd", MoveClass::kWriteBack);
   const TicketRef demand = move(9, "ssd");
   ssd().release();
@@ -158,7 +158,7 @@ TEST_F(MoverTest, RaisedByASecondRequest) {
   for (uint64_t n = 0; n < 8; n++) ASSERT_TRUE(rig.put(n, 256 * kKiB, {.tier = "dram"}));
   ssd().hold();
   std::vector<Key> keys;
-  for (uint64_t n = 0; n < 8; n++) keys.push_back(object_key(n));
+  for (uint64_t n = 0; n < 8; n++) keys.push_back(make_key(n));
   const TicketRef all = rig.engine->move(keys, "ssd", MoveClass::kPrefetch);
   const TicketRef last = move(7, "ssd");
   ssd().release();
@@ -187,8 +187,8 @@ TEST(MoverLimits, BackgroundKeepsToItsCap) {
   Engine engine(config, std::move(tiers));
   std::vector<Key> keys;
   for (uint64_t n = 0; n < 20; n++) {
-    keys.push_back(object_key(n));
-    ASSERT_TRUE(engine.put(keys.back(), object_bytes(n, 16 * kKiB), {.tier = "dram"}));
+    keys.push_back(make_key(n));
+    ASSERT_TRUE(engine.put(keys.back(), pattern(n, 16 * kKiB), {.tier = "dram"}));
   }
   const TicketRef ticket = engine.move(keys, "ssd", MoveClass::kWriteBack);
   const uint64_t begin = clock.now_ns();
@@ -218,7 +218,7 @@ TEST_F(MoverTest, RoomIsMadeForAMove) {
 TEST_F(MoverTest, AnExchangeBetweenFullTiersIsRefused) {
   EngineRig small({{"dram", TierKind::kDram, 8 * kKiB}, {"cxl", TierKind::kCxl, 8 * kKiB}}, config());
   for (uint64_t n = 0; n < 4; n++) ASSERT_TRUE(small.put(n, 4 * kKiB, {.tier = n < 2 ? "dram" : "cxl"}));
-  const Key key = object_key(2);
+  const Key key = make_key(2);
   const TicketRef ticket = small.engine->move(std::span(&key, 1), "dram", MoveClass::kDemand);
   ASSERT_TRUE(small.run(ticket)) << "waits for itself";
   EXPECT_EQ(ticket->wait().code(), Code::kFull);
@@ -236,7 +236,7 @@ TEST_F(MoverTest, WaitsWithATimeout) {
 
 TEST_F(MoverTest, AnswersForEveryKeyOfABatch) {
   ASSERT_TRUE(rig.put(1, 4 * kKiB, {.tier = "dram"}));
-  const Key keys[] = {object_key(1), object_key(2)};
+  const Key keys[] = {make_key(1), make_key(2)};
   const TicketRef ticket = rig.engine->move(keys, "ssd", MoveClass::kDemand);
   EXPECT_EQ(end(ticket), Code::kNotFound);
   EXPECT_EQ(ticket->progress().done, 1u);

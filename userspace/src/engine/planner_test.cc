@@ -28,7 +28,7 @@ TEST(Decide, WhateverEndsFirst) {
   ASSERT_TRUE(rig.put(1, 64 * kKiB, droppable(10 * kMs, "ssd")));
   ASSERT_TRUE(rig.put(2, 64 * kKiB, droppable(kMs / 10, "ssd")));
   const auto decide = [&](uint64_t n, uint64_t queue, uint64_t cpu) {
-    const Result<Decision> d = rig.engine->decide(object_key(n), "", queue, cpu);
+    const Result<Decision> d = rig.engine->decide(make_key(n), "", queue, cpu);
     EXPECT_TRUE(d);
     return *d;
   };
@@ -55,19 +55,19 @@ TEST(Decide, ComputesOnTheCpuWhereTheObjectLies) {
   set_speed(rig.engine->links().at(1, kHost), 3);
   set_speed(rig.engine->links().at(1, 0), 3);
   ASSERT_TRUE(rig.put(1, 64 * kKiB, droppable(10 * kMs, "cxl")));
-  const Result<Decision> d = rig.engine->decide(object_key(1), "dram", 0, 100000);
+  const Result<Decision> d = rig.engine->decide(make_key(1), "dram", 0, 100000);
   ASSERT_TRUE(d);
   EXPECT_NEAR(static_cast<double>(d->cpu_ns), 300000, 1000) << "three times slower to read there";
   EXPECT_EQ(d->choice, Choice::kComputeOnCpu);
-  EXPECT_EQ(rig.engine->decide(object_key(1), "dram", 0, 400000)->choice, Choice::kLoad);
+  EXPECT_EQ(rig.engine->decide(make_key(1), "dram", 0, 400000)->choice, Choice::kLoad);
 }
 
 TEST(Decide, AnObjectThatIsThereIsThere) {
   EngineRig rig({{"dram", TierKind::kDram}});
   ASSERT_TRUE(rig.put(1, 4096, droppable(1)));
-  EXPECT_EQ(rig.engine->decide(object_key(1), "dram", 0, 0)->load_ns, 0u);
-  EXPECT_EQ(rig.engine->decide(object_key(2), "dram", 0, 0).status().code(), Code::kNotFound);
-  EXPECT_EQ(rig.engine->decide(object_key(1), "tape", 0, 0).status().code(), Code::kInvalid);
+  EXPECT_EQ(rig.engine->decide(make_key(1), "dram", 0, 0)->load_ns, 0u);
+  EXPECT_EQ(rig.engine->decide(make_key(2), "dram", 0, 0).status().code(), Code::kNotFound);
+  EXPECT_EQ(rig.engine->decide(make_key(1), "tape", 0, 0).status().code(), Code::kInvalid);
 }
 
 TEST(Room, TheLeastRecentlyUsedGoesDown) {
@@ -144,7 +144,7 @@ TEST(Hysteresis, DemandOverrides) {
   EngineRig rig({{"dram", TierKind::kDram, 8 * kKiB}, {"cxl", TierKind::kCxl}}, config);
   for (uint64_t n = 0; n < 4; n++) ASSERT_TRUE(rig.put(n, 4 * kKiB, {.tier = "cxl"}));
   const auto bring = [&](uint64_t n, MoveClass cls) {
-    const Key key = object_key(n);
+    const Key key = make_key(n);
     const TicketRef ticket = rig.engine->move(std::span(&key, 1), "dram", cls);
     EXPECT_TRUE(rig.run(ticket));
     return ticket->wait();
@@ -229,9 +229,9 @@ TEST(Policies, AllOfThemKeepATierWithinItsRoom) {
     uint64_t kept = 0;
     for (uint64_t n = 0; n < 300; n++) {
       clock.advance_ms(1);
-      const Status stored = engine.put(object_key(n), object_bytes(n, 4 * kKiB), droppable(1));
+      const Status stored = engine.put(make_key(n), pattern(n, 4 * kKiB), droppable(1));
       kept += stored.is_ok();
-      if (n % 3 == 0 && n > 0) (void)engine.touch(object_key(n - 1));
+      if (n % 3 == 0 && n > 0) (void)engine.touch(make_key(n - 1));
     }
     EXPECT_GE(kept, 290u) << policy->name;
     EXPECT_EQ(engine.status().objects, 10u) << policy->name;

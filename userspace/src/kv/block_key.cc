@@ -5,8 +5,9 @@
 #include <xxhash.h>
 
 #include <cstring>
-#include <random>
 #include <stdexcept>
+
+#include "util/random_number.h"
 
 namespace neotier::kv {
 
@@ -53,8 +54,10 @@ Digest xxh3(std::span<const uint8_t> bytes) {
 KeyChain::KeyChain(const KeyOptions& options) : options_(options) {
   if (options_.block_tokens == 0) throw std::runtime_error("a block of 0 tokens: expected 1 or more");
   if (options_.seed.empty()) {
-    std::random_device random;
-    for (uint8_t& byte : root_) byte = static_cast<uint8_t>(random());
+    for (size_t at = 0; at < root_.size(); at += sizeof(uint64_t)) {
+      const uint64_t word = random_number();
+      std::memcpy(root_.data() + at, &word, sizeof word);
+    }
     return;
   }
   std::vector<uint8_t> text;

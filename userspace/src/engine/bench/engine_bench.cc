@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <random>
 #include <stdexcept>
 #include <vector>
 
 #include "engine/engine.h"
+#include "util/cpu_clock.h"
 
 namespace neotier::engine {
 
@@ -73,18 +73,11 @@ uint64_t resident_bytes() {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Of this thread's processor time: all of it is this thread's, and what else the machine does is not the engine's cost.
-double processor_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
-}
-
 template <typename Body>
 double mean_ns(uint64_t count, Body body) {
-  const double begin = processor_ns();
+  const double begin = cpu_seconds();
   for (uint64_t i = 0; i < count; i++) body(i);
-  return (processor_ns() - begin) / static_cast<double>(count);
+  return (cpu_seconds() - begin) * 1e9 / static_cast<double>(count);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "engine/mapped_array.h"
+#include "util/median.h"
 
 namespace neotier::engine {
 
@@ -25,11 +26,6 @@ constexpr int kLatencySamples = 400;
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Submits transfers in batches and keeps the tier busy until all have ended.

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "engine/tiers/ssd/ssd_tier.h"
+#include "util/median.h"
 #include "util/process.h"
 
 namespace neotier::engine {
@@ -27,12 +28,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr unsigned kDepth = 32;
 constexpr uint64_t kMiB = 1 << 20;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 

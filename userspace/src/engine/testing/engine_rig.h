@@ -12,27 +12,9 @@
 #include "engine/engine.h"
 #include "engine/testing/fake_clock.h"
 #include "engine/testing/mem_tier.h"
+#include "engine/testing/pattern.h"
 
 namespace neotier::engine {
-
-inline Key object_key(uint64_t n) {
-  Key key;
-  std::memcpy(key.bytes, &n, sizeof n);
-  return key;
-}
-
-// Bytes that name their object and their place.
-inline std::vector<std::byte> object_bytes(uint64_t seed, size_t bytes) {
-  std::vector<std::byte> made(bytes);
-  uint64_t x = seed * 0x9e3779b97f4a7c15u + 1;
-  for (size_t i = 0; i < bytes; i += 8) {
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    std::memcpy(made.data() + i, &x, std::min<size_t>(8, bytes - i));
-  }
-  return made;
-}
 
 struct EngineRig {
   struct TierSpec {
@@ -72,19 +54,19 @@ struct EngineRig {
   }
 
   Status put(uint64_t n, size_t bytes, PutOptions options = {}) {
-    const auto data = object_bytes(n, bytes);
-    return engine->put(object_key(n), data, options);
+    const auto data = pattern(n, bytes);
+    return engine->put(make_key(n), data, options);
   }
   ::testing::AssertionResult holds(uint64_t n, size_t bytes, uint64_t version = UINT64_MAX) {
     std::vector<std::byte> read(bytes);
-    const Status status = engine->get(object_key(n), 0, read);
+    const Status status = engine->get(make_key(n), 0, read);
     if (!status) return ::testing::AssertionFailure() << n << ": " << to_string(status.code()) << ", " << status.what();
-    if (read != object_bytes(version == UINT64_MAX ? n : version, bytes))
+    if (read != pattern(version == UINT64_MAX ? n : version, bytes))
       return ::testing::AssertionFailure() << n << ": other bytes";
     return ::testing::AssertionSuccess();
   }
   std::string where(uint64_t n) {
-    const Result<ObjectInfo> info = engine->lookup(object_key(n));
+    const Result<ObjectInfo> info = engine->lookup(make_key(n));
     return info ? info->tier : "";
   }
   // Steps until the ticket has ended, 0.1 ms of the clock each; false after 20,000.

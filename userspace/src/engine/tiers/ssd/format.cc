@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <random>
+
+#include "util/random_number.h"
 
 namespace neotier::engine::ssd {
 
@@ -166,11 +167,6 @@ bool take_record(std::span<const std::byte>& from, const Geometry& geometry, Rec
   from = from.subspan(record_bytes(record));
   damaged = false;
   return true;
-}
-
-uint64_t random_number() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
 }
 
 }  // namespace neotier::engine::ssd

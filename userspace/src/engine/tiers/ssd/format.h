@@ -119,6 +119,4 @@ void append_record(std::vector<std::byte>& to, const Record& record, const Place
 bool take_record(std::span<const std::byte>& from, const Geometry& geometry, Record& record, const std::byte*& places,
                  bool& damaged);
 
-uint64_t random_number();
-
 }  // namespace neotier::engine::ssd

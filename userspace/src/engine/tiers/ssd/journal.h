@@ -14,6 +14,7 @@
 #include "engine/tiers/ssd/access.h"
 #include "engine/tiers/ssd/file.h"
 #include "engine/tiers/ssd/format.h"
+#include "util/random_number.h"
 
 namespace neotier::engine::ssd {
 
