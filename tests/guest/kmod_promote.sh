@@ -137,30 +137,6 @@ else
 	$content mb=16 cold=$free seconds=20 stop=3000 sleep > /dev/null
 	[ "$(stat reserved)" = "$before" ] && ok "reserve_pages 0 keeps nothing" || not_ok "reserve_pages 0 keeps nothing" "reserved $before -> $(stat reserved)"
 	knob reserve_pages 1024
-
-	# A program that grows while a few hot pages wait for room in a full node: the quota lets them go when it is under way.
-	knob quota_mb_per_s 0
-	$content mb=1 cold=$((free + 16)) seconds=60 sleep > /dev/null &
-	cold_pid=$!
-	last=0
-	while [ "$(node_free_kb)" -ne "$last" ]; do
-		last=$(node_free_kb)
-		sleep 1
-	done
-	mkdir -p /tmp/growing
-	mount -t tmpfs -o size=64M none /tmp/growing
-	before=$(stat growth_waits)
-	dd if=/dev/zero of=/tmp/growing/file bs=64k count=1000 2> /dev/null &
-	growing_pid=$!
-	usleep 100000
-	knob quota_mb_per_s 1024
-	wait $growing_pid
-	grown=$(stat growth_waits)
-	kill $cold_pid 2> /dev/null
-	wait $cold_pid
-	umount /tmp/growing
-	[ "$grown" -gt "$before" ] && ok "kswapd is left asleep while programs grow fast" ||
-		not_ok "kswapd is left asleep while programs grow fast" "$last KiB free; growth_waits $grown, room_waits $(stat room_waits)"
 fi
 
 for name in "$sys"/stats/*; do
