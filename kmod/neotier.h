@@ -82,6 +82,20 @@ struct neotier_caps {
 	u32 tracker_kind, tracker_rows, tracker_log2_width, tracker_counter_bits;
 };
 
+/*
+ * Whole pages of hotlist, mapped write-combining so that a read across PCIe brings a line of eight reports; uncached it
+ * brings one. Then regs ends where the window begins, and `behind` has what follows it.
+ */
+struct neotier_window {
+	u32 begin, end;		/* bytes from the start of the register block; equal: no window */
+	void __iomem *lines, *behind;
+	u64 *copy;		/* NEOTIER_STREAM_LINES lines, aligned to one */
+};
+
+#define NEOTIER_LINE 64U
+/* Copied with preemption off: 25 us at 800 ns a line. */
+#define NEOTIER_STREAM_LINES 32U
+
 /* The memory of a device: checked, changes only by unbinding the device. */
 struct neotier_region {
 	u64 hpa_base, hpa_size;	/* bytes; all devices of the interleave together */
@@ -162,6 +176,7 @@ struct neotier_device {
 	struct task_struct *thread;
 	struct mutex lock;
 
+	struct neotier_window window;
 	struct neotier_caps caps;
 	struct neotier_region region;
 	int nid, target_nid;
@@ -238,6 +253,9 @@ void neotier_probe_recheck(void);
  * Return: 0 or an errno; the reason has been logged.
  */
 int neotier_source_caps(struct neotier_device *dev);
+
+/* Whether this CPU can read a line of write-combining memory at once. */
+bool neotier_source_streams(void);
 
 /**
  * neotier_source_default_conf() - settings to start with

@@ -49,6 +49,7 @@ static void neotier_device_free(struct neotier_device *dev)
 	neotier_room_drop(dev);
 	neotier_hotlist_free(dev);
 	kvfree(dev->entries);
+	kfree(dev->window.copy);
 	kfree(dev->batch);
 	kfree(dev->src);
 	kfree(dev->dst);
@@ -90,6 +91,32 @@ static int neotier_map(struct neotier_device *dev)
 	return dev->regs ? 0 : -ENOMEM;
 }
 
+/* Mapped anew, because the kernel gives a page one memory type at a time. */
+static int neotier_map_window(struct neotier_device *dev)
+{
+	struct neotier_window *window = &dev->window;
+	struct device *d = &dev->pdev->dev;
+	resource_size_t bar = pci_resource_start(dev->pdev, NEOTIER_BAR);
+	u32 begin = PAGE_ALIGN(dev->caps.hotlist_offset);
+	u32 end = (dev->caps.hotlist_offset + dev->caps.hotlist_size * NEOPROF_HOTLIST_STRIDE) & PAGE_MASK;
+
+	if (!neotier_source_streams() || begin >= end)
+		return 0;
+	/* Aligned to its size, as kmalloc() does for powers of two. */
+	window->copy = kmalloc(NEOTIER_STREAM_LINES * NEOTIER_LINE, GFP_KERNEL);
+	if (!window->copy)
+		return -ENOMEM;
+	devm_iounmap(d, dev->regs);
+	dev->regs = devm_ioremap(d, bar, begin);
+	window->lines = devm_ioremap_wc(d, bar + begin, end - begin);
+	window->behind = devm_ioremap(d, bar + end, NEOPROF_SIZE - end);
+	if (!dev->regs || !window->lines || !window->behind)
+		return -ENOMEM;
+	window->begin = begin;
+	window->end = end;
+	return 0;
+}
+
 static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
 	struct neotier_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
@@ -106,6 +133,8 @@ static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	err = neotier_map(dev);
 	if (!err)
 		err = neotier_source_caps(dev);
+	if (!err)
+		err = neotier_map_window(dev);
 	if (!err)
 		err = neotier_find_memory(dev);
 	if (!err)

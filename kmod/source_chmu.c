@@ -8,6 +8,11 @@
 #include <linux/bitfield.h>
 #include <linux/dev_printk.h>
 #include <linux/iopoll.h>
+#include <linux/minmax.h>
+#ifdef CONFIG_X86_64
+#include <asm/cpufeature.h>
+#include <asm/fpu/api.h>
+#endif
 #include "neoprof_regs.h"
 #include "neotier.h"
 
@@ -20,14 +25,73 @@
 #define NEOTIER_GET(name, word) FIELD_GET(NEOPROF_##name##_MASK, (word))
 #define NEOTIER_PUT(name, value) FIELD_PREP(NEOPROF_##name##_MASK, (u64)(value))
 
+static void __iomem *neotier_register(const struct neotier_device *dev, u32 offset)
+{
+	const struct neotier_window *window = &dev->window;
+
+	return window->behind && offset >= window->end ? window->behind + (offset - window->end) : dev->regs + offset;
+}
+
 static u64 neotier_read(struct neotier_device *dev, u32 offset)
 {
-	return readq(dev->regs + offset);
+	return readq(neotier_register(dev, offset));
 }
 
 static void neotier_write(struct neotier_device *dev, u32 offset, u64 value)
 {
-	writeq(value, dev->regs + offset);
+	writeq(value, neotier_register(dev, offset));
+}
+
+#ifdef CONFIG_X86_64
+bool neotier_source_streams(void)
+{
+	return boot_cpu_has(X86_FEATURE_XMM4_1);
+}
+
+/* Intel SDM vol. 1, 12.10.3: streaming loads may be served from a buffer filled before a fence, never from before it. */
+static void neotier_stream(void *to, const void __iomem *from, unsigned int lines)
+{
+	unsigned int i;
+
+	kernel_fpu_begin();
+	mb();
+	for (i = 0; i < lines; i++, from += NEOTIER_LINE, to += NEOTIER_LINE)
+		asm volatile("movntdqa   (%0), %%xmm0\n\t"
+			     "movntdqa 16(%0), %%xmm1\n\t"
+			     "movntdqa 32(%0), %%xmm2\n\t"
+			     "movntdqa 48(%0), %%xmm3\n\t"
+			     "movaps %%xmm0,   (%1)\n\t"
+			     "movaps %%xmm1, 16(%1)\n\t"
+			     "movaps %%xmm2, 32(%1)\n\t"
+			     "movaps %%xmm3, 48(%1)"
+			     : : "r"((const void __force *)from), "r"(to) : "memory");
+	kernel_fpu_end();
+}
+#else
+bool neotier_source_streams(void)
+{
+	return false;
+}
+
+static void neotier_stream(void *to, const void __iomem *from, unsigned int lines)
+{
+}
+#endif
+
+/* Copies reports from `offset` on, of which `nr` lie one behind the other. Return: how many, at least 1. */
+static unsigned int neotier_copy_reports(struct neotier_device *dev, u32 offset, unsigned int nr, u64 *to)
+{
+	const struct neotier_window *window = &dev->window;
+	u32 line = round_down(offset, NEOTIER_LINE), end;
+
+	if (offset < window->begin || offset >= window->end) {
+		*to = neotier_read(dev, offset);
+		return 1;
+	}
+	end = min3(offset + nr * NEOPROF_HOTLIST_STRIDE, window->end, line + NEOTIER_STREAM_LINES * NEOTIER_LINE);
+	neotier_stream(window->copy, window->lines + (line - window->begin), DIV_ROUND_UP(end - line, NEOTIER_LINE));
+	memcpy(to, (void *)window->copy + (offset - line), end - offset);
+	return (end - offset) / NEOPROF_HOTLIST_STRIDE;
 }
 
 static const u32 neotier_scale_us[] = { 0, 100, 1000, 10000, 100000, 1000000 };
@@ -247,8 +311,13 @@ int neotier_source_drain(struct neotier_device *dev, unsigned int max)
 	if (head == tail)
 		return 0;
 	while (head != tail && nr < max) {
-		dev->entries[nr++] = neotier_read(dev, dev->caps.hotlist_offset + head * NEOPROF_HOTLIST_STRIDE);
-		if (++head == dev->caps.hotlist_size)
+		u32 end = head < tail ? tail : dev->caps.hotlist_size;
+		unsigned int copied = neotier_copy_reports(dev, dev->caps.hotlist_offset + head * NEOPROF_HOTLIST_STRIDE,
+							   min(end - head, max - nr), dev->entries + nr);
+
+		nr += copied;
+		head += copied;
+		if (head == dev->caps.hotlist_size)
 			head = 0;
 	}
 	dev->head = head;

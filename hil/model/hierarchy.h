@@ -84,15 +84,18 @@ class Hierarchy {
     miss_l1(line, va, flags, instructions);
   }
 
-  // Uncached access to the device's registers.
-  void mmio(bool is_store) {
+  // Uncached access to the device's registers at `pa`. A streaming load (MOVNTDQA of write-combining memory) fetches the
+  // whole line into a buffer, which serves the streaming loads of that line that follow.
+  void mmio(uint64_t pa, bool is_store, bool is_streaming) {
+    const uint64_t line = is_streaming ? pa >> 6 : kNoLine;
     if (is_store) {
       ++count_.bar_writes;
       other_stall_ps_ += params_.mmio_write_ns * 1000;
-    } else {
+    } else if (line == kNoLine || line != streaming_line_) {
       ++count_.bar_reads;
       other_stall_ps_ += params_.mmio_read_ns * 1000;
     }
+    streaming_line_ = line;
   }
 
   uint64_t now_ps(uint64_t instructions) const {
@@ -201,6 +204,8 @@ class Hierarchy {
   uint64_t hot_base_ = 0, hot_pages_ = 0;
   std::vector<uint64_t> hot_;
   neotier_counters count_{};
+  static constexpr uint64_t kNoLine = UINT64_MAX;
+  uint64_t streaming_line_ = kNoLine;  // that the streaming buffer has
 };
 
 }  // namespace neotier::hil

@@ -159,10 +159,23 @@ TEST(Hierarchy, MarkedHotPagesAreChargedAsDramAndStillReachTheDevice) {
 TEST(Hierarchy, RegisterAccessesCostARoundTripOrAPost) {
   const Params p = default_params();
   Hierarchy h(p, kCxlBase, kCxlSize, nullptr);
-  h.mmio(false);
+  h.mmio(0, false, false);
   EXPECT_EQ(h.now_ps(0), p.mmio_read_ns * 1000);
-  h.mmio(true);
+  h.mmio(0, true, false);
   EXPECT_EQ(h.now_ps(0), (p.mmio_read_ns + p.mmio_write_ns) * 1000);
+}
+
+TEST(Hierarchy, StreamingLoadsOfALineCostOneRoundTrip) {
+  Hierarchy h(default_params(), kCxlBase, kCxlSize, nullptr);
+  for (uint64_t pa = 0x1000; pa < 0x1080; pa += 16) h.mmio(pa, false, true);
+  EXPECT_EQ(h.counters(0, 0).bar_reads, 2u);
+  h.mmio(0x1070, false, true);  // the buffer still has it
+  EXPECT_EQ(h.counters(0, 0).bar_reads, 2u);
+  h.mmio(0x1070, true, false);  // and lost it to another access
+  h.mmio(0x1070, false, true);
+  EXPECT_EQ(h.counters(0, 0).bar_reads, 3u);
+  for (uint64_t pa = 0x1000; pa < 0x1040; pa += 8) h.mmio(pa, false, false);
+  EXPECT_EQ(h.counters(0, 0).bar_reads, 11u);
 }
 
 TEST(Params, DefaultsAreValidAndBadOnesAreNamed) {

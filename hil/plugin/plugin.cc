@@ -95,12 +95,13 @@ class Machine final : public DeviceSink, public LineObserver {
   uint64_t instructions() const { return counts_->user + counts_->kernel; }
 
   // `is_io`: QEMU emulates the access, as it does for CXL memory behind decoders, and for devices.
-  void memory(uint64_t pa, uint64_t va, unsigned bytes, bool is_store, bool is_io) {
+  // `is_streaming`: by an instruction that streams from write-combining memory.
+  void memory(uint64_t pa, uint64_t va, unsigned bytes, bool is_store, bool is_io, bool is_streaming) {
     if (is_io && !hierarchy_.in_slow_tier(pa)) return;
     if (pa - bars_low_ < bars_span_) {
       for (const auto& device : devices_) {
         if (!device->contains(pa)) continue;
-        if (device->offset(pa) < NEOPROF_SIZE) bar_access(*device, device->offset(pa), bytes, is_store);
+        if (device->offset(pa) < NEOPROF_SIZE) bar_access(*device, pa, bytes, is_store, is_streaming);
         return;
       }
     }
@@ -288,12 +289,12 @@ class Machine final : public DeviceSink, public LineObserver {
     return observed_;
   }
 
-  void bar_access(BarDevice& device, uint32_t offset, unsigned bytes, bool is_store) {
+  void bar_access(BarDevice& device, uint64_t pa, unsigned bytes, bool is_store, bool is_streaming) {
     // Where a source stands in for the device, what it says lies in ordinary memory.
-    if (!source_) hierarchy_.mmio(is_store);
+    if (!source_) hierarchy_.mmio(pa, is_store, is_streaming);
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
-    if (is_store) device.store(offset, bytes);
+    if (is_store) device.store(device.offset(pa), bytes);
   }
 
   void record_mark() {
@@ -346,11 +347,11 @@ qemu_plugin_id_t plugin_id;
 qemu_plugin_scoreboard* scoreboard;
 bool instrument;
 
-void on_memory(unsigned, qemu_plugin_meminfo_t info, uint64_t va, void*) {
+void on_memory(unsigned, qemu_plugin_meminfo_t info, uint64_t va, void* streaming) {
   const qemu_plugin_hwaddr* address = qemu_plugin_get_hwaddr(info, va);
   if (!address) return;
   machine->memory(qemu_plugin_hwaddr_phys_addr(address), va, 1u << qemu_plugin_mem_size_shift(info),
-                  qemu_plugin_mem_is_store(info), qemu_plugin_hwaddr_is_io(address));
+                  qemu_plugin_mem_is_store(info), qemu_plugin_hwaddr_is_io(address), streaming != nullptr);
 }
 
 void on_translate(qemu_plugin_id_t, qemu_plugin_tb* tb);
@@ -392,6 +393,15 @@ unsigned mark_of(const qemu_plugin_insn* insn) {
   return displacement & 0xffffu;
 }
 
+// MOVNTDQA, 66 [REX] 0F 38 2A: the one load that streams.
+bool is_streaming_load(const qemu_plugin_insn* insn) {
+  uint8_t code[6];
+  const size_t got = qemu_plugin_insn_data(insn, code, sizeof code);
+  if (got < 5 || code[0] != 0x66) return false;
+  const size_t at = (code[1] & 0xf0) == 0x40 ? 2 : 1;
+  return at + 3 <= got && code[at] == 0x0f && code[at + 1] == 0x38 && code[at + 2] == 0x2a;
+}
+
 void on_translate(qemu_plugin_id_t, qemu_plugin_tb* tb) {
   const size_t n = qemu_plugin_tb_n_insns(tb);
   const bool kernel = qemu_plugin_tb_vaddr(tb) >> 63;
@@ -402,7 +412,11 @@ void on_translate(qemu_plugin_id_t, qemu_plugin_tb* tb) {
     if (const unsigned op = mark_of(insn); op != 0 && op < NR_NEOTIER_OP) {
       qemu_plugin_register_vcpu_insn_exec_cb(insn, on_mark, kPluginNoRegs, reinterpret_cast<void*>(uintptr_t{op}));
     }
-    if (instrument) qemu_plugin_register_vcpu_mem_cb(insn, on_memory, kPluginNoRegs, kPluginMemReadWrite, nullptr);
+    if (instrument) {
+      static char streaming;
+      qemu_plugin_register_vcpu_mem_cb(insn, on_memory, kPluginNoRegs, kPluginMemReadWrite,
+                                       is_streaming_load(insn) ? &streaming : nullptr);
+    }
   }
 }
 
