@@ -93,7 +93,7 @@ static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
 no_room:
 	neotier_hotlist_wait(dev, NEOTIER_SKIP_NO_ROOM);
 	if (!neotier_room_make(dev)) {
-		neotier_stat_add(dev, NEOTIER_STAT_GROWTH_WAITS, 1);
+		neotier_stat_add(dev, NEOTIER_STAT_ROOM_HOLDS, 1);
 		return NEOTIER_SLEEP;
 	}
 	neotier_stat_add(dev, NEOTIER_STAT_ROOM_WAITS, 1);

@@ -28,6 +28,8 @@
 #define NEOTIER_GFP ((GFP_HIGHUSER_MOVABLE & ~__GFP_RECLAIM) | __GFP_KSWAPD_RECLAIM | \
 		     __GFP_THISNODE | __GFP_NOMEMALLOC | __GFP_NOWARN)
 
+/* Hot pages that wait, for which kswapd is woken: some 1,300 demotions for fewer are a loss, and so few do not matter. */
+#define NEOTIER_WORTH_WAKING 32U
 /* The reserve is given back after this long without a promotion. */
 #define NEOTIER_RESERVE_IDLE_NS NSEC_PER_SEC
 /* And holds at most this share of the node, however large the knob. */
@@ -104,10 +106,13 @@ static void neotier_room_watch(struct neotier_device *dev, u64 now_ns)
 	}
 }
 
-/* Many pages that wait are worth waking kswapd all the same; and what grows may be hot as well: a server's buffers. */
+/*
+ * Whether kswapd is left asleep: waking it costs a high watermark's worth of demotions, whatever it is woken for. While
+ * programs grow fast, many pages that wait are worth it all the same; and what grows may be hot as well: a server's buffers.
+ */
 static bool neotier_room_hold(const struct neotier_device *dev)
 {
-	return dev->growth.fast && neotier_hotlist_waiting(dev) < NEOTIER_ENOUGH;
+	return neotier_hotlist_waiting(dev) < (dev->growth.fast ? NEOTIER_ENOUGH : NEOTIER_WORTH_WAKING);
 }
 
 unsigned long neotier_room(const struct neotier_device *dev)

@@ -22,7 +22,7 @@
 	X(PING_PONG,       ping_pong,       "reports of pages that had been promoted and have been demoted since") \
 	X(WAKEUPS,         wakeups,         "times the thread looked at the device") \
 	X(ROOM_WAITS,      room_waits,      "times promotion stopped for want of free memory and woke kswapd") \
-	X(GROWTH_WAITS,    growth_waits,    "times promotion stopped for want of free memory while programs grew too fast to wake kswapd") \
+	X(ROOM_HOLDS,      room_holds,      "times promotion stopped for want of free memory and kswapd was not worth waking") \
 	X(RESERVED,        reserved,        "pages put into the reserve for promotion") \
 	X(INTERRUPTS,      interrupts,      "interrupts of the device") \
 	X(AMBIGUOUS,       ambiguous,       "reports of a unit that spreads over several pages, all of which were taken for hot") \

@@ -73,11 +73,12 @@ volatile struct neotier_mailbox *map_bars(void)
 	snprintf(bar_path, sizeof bar_path, "/sys/bus/pci/devices/%s/resource2", functions[0]->d_name);
 	enable_function(functions[0]->d_name);
 	int fd = open(bar_path, O_RDWR | O_CLOEXEC);
-	unsigned char *bar = fd < 0 ? MAP_FAILED : mmap(NULL, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (bar == MAP_FAILED)
+	void *map = fd < 0 ? MAP_FAILED
+			   : mmap(NULL, NEOTIER_MAILBOX_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, NEOTIER_MAILBOX_OFFSET);
+	if (map == MAP_FAILED)
 		fail("cannot map %s: %s", bar_path, strerror(errno));
 	close(fd);
-	mailbox = (volatile struct neotier_mailbox *)(bar + NEOTIER_MAILBOX_OFFSET);
+	mailbox = map;
 	if (mailbox->version != NEOTIER_MAILBOX_VERSION)
 		fail("the mailbox has version %u, this init expects %u", mailbox->version, NEOTIER_MAILBOX_VERSION);
 	for (int i = 0; i < count; i++) {

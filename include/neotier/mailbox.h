@@ -15,6 +15,8 @@ extern "C" {
 
 #define NEOTIER_BAR_BYTES 0x100000u
 #define NEOTIER_MAILBOX_OFFSET 0x40000u       /* in the BAR; registers are below 0x10000 */
+/* What programs map: not the registers, of which the driver maps some write-combining; a page has one memory type. */
+#define NEOTIER_MAILBOX_MAP_BYTES (NEOTIER_BAR_BYTES - NEOTIER_MAILBOX_OFFSET)
 #define NEOTIER_HOTSET_OFFSET 0x80000u        /* in the BAR: bitmap of pages for NEOTIER_OP_HOTSET */
 #define NEOTIER_HOTSET_BYTES 0x80000u         /* 4 Mi pages: a table of 16 GiB */
 #define NEOTIER_MAILBOX_VERSION 3u

@@ -25,7 +25,7 @@ enum neotier_mark_kind {
 };
 
 struct neotier_marker {
-	unsigned char *bar; /* NULL outside the machine */
+	unsigned char *map; /* of the BAR from NEOTIER_MAILBOX_OFFSET on; NULL outside the machine */
 };
 
 static inline struct neotier_marker neotier_marker_open(void)
@@ -36,23 +36,23 @@ static inline struct neotier_marker neotier_marker_open(void)
 
 	if (fd < 0)
 		return m;
-	void *p = mmap(NULL, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *p = mmap(NULL, NEOTIER_MAILBOX_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, NEOTIER_MAILBOX_OFFSET);
 
 	close(fd);
 	if (p != MAP_FAILED)
-		m.bar = (unsigned char *)p;
+		m.map = (unsigned char *)p;
 	return m;
 }
 
 static inline volatile struct neotier_mailbox *neotier_marker_mailbox(const struct neotier_marker *m)
 {
-	return (volatile struct neotier_mailbox *)(m->bar + NEOTIER_MAILBOX_OFFSET);
+	return (volatile struct neotier_mailbox *)m->map;
 }
 
 /* Records the machine's counters under (kind, value). At most NEOTIER_MARKS a run; more are counted as lost. */
 static inline void neotier_mark(const struct neotier_marker *m, enum neotier_mark_kind kind, uint64_t value)
 {
-	if (!m->bar)
+	if (!m->map)
 		return;
 	neotier_marker_mailbox(m)->arg[1] = kind;
 	neotier_marker_mailbox(m)->arg[2] = value;
@@ -74,11 +74,11 @@ static inline void neotier_mark_phase(const struct neotier_marker *m, const char
  */
 static inline int neotier_mark_hot(const struct neotier_marker *m, const void *base, const uint64_t *bitmap, uint64_t pages)
 {
-	if (!m->bar)
+	if (!m->map)
 		return 0;
 	if (pages > 8ull * NEOTIER_HOTSET_BYTES)
 		return -1;
-	memcpy(m->bar + NEOTIER_HOTSET_OFFSET, bitmap, (size_t)((pages + 63) / 64 * 8));
+	memcpy(m->map + (NEOTIER_HOTSET_OFFSET - NEOTIER_MAILBOX_OFFSET), bitmap, (size_t)((pages + 63) / 64 * 8));
 	neotier_marker_mailbox(m)->arg[1] = (uint64_t)(uintptr_t)base;
 	neotier_marker_mailbox(m)->arg[2] = pages;
 	NEOTIER_MARK_OP(NEOTIER_OP_HOTSET);

@@ -11,10 +11,10 @@ namespace neotier::hil {
 
 namespace {
 
-// Distance between the watermarks at which kswapd starts and stops to demote, in 1/10000 of a node. Administrators of
-// tiered memory raise it from 10, so that promotion does not wait for each page (NeoMem's artifact: 200 for its PTE
-// scan).
-constexpr int kTieringWatermarkScale = 100;
+// What administrators of tiered memory set. Scale: the distance between the watermarks at which kswapd starts and stops to
+// demote, in 1/10000 of a node; raised from 10, so that promotion does not wait for each page (NeoMem's artifact: 200 for
+// its PTE scan). Boost: with demotion on, kswapd answers fragmentation by demoting (docs/decisions/0013).
+constexpr std::string_view kTieringSysctls[] = {"vm.watermark_scale_factor=100", "vm.watermark_boost_factor=0"};
 
 constexpr std::array<Policy, 11> kPolicies = {{
     {.name = "all-dram", .text = "bound: DRAM as large as both tiers", .all_dram = true},
@@ -35,29 +35,29 @@ constexpr std::array<Policy, 11> kPolicies = {{
      .numa_balancing = 2,
      .demotion = true,
      .fast_scan = true,
-     .watermark_scale_factor = kTieringWatermarkScale},
+     .tuned_reclaim = true},
     {.name = "damon",
      .text = "DAMON: pages accessed in 5 % of samples go up, idle regions go down, and kernel demotion",
      .demotion = true,
-     .watermark_scale_factor = kTieringWatermarkScale,
+     .tuned_reclaim = true,
      .damon = true},
     {.name = "pebs",
      .text = "one in 199 LLC misses sampled, MEMTIS's histogram decides; promoted by neotier.ko, kernel demotion",
      .module = true,
      .demotion = true,
-     .watermark_scale_factor = kTieringWatermarkScale,
+     .tuned_reclaim = true,
      .source = "pebs"},
     {.name = "ptescan",
      .text = "page table Accessed bits, scanned at an interval; promoted by neotier.ko, kernel demotion",
      .module = true,
      .demotion = true,
-     .watermark_scale_factor = kTieringWatermarkScale,
+     .tuned_reclaim = true,
      .source = "ptescan"},
     {.name = "neotier",
      .text = "NeoProf and neotier.ko, kernel demotion",
      .module = true,
      .demotion = true,
-     .watermark_scale_factor = kTieringWatermarkScale},
+     .tuned_reclaim = true},
     {.name = "ideal", .text = "bound: `none` with the marked hot set charged DRAM latency", .ideal = true},
 }};
 
@@ -184,9 +184,8 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
   // Again, because a kernel with less than 512 MiB ignores its command line in this.
   lines.push_back(fmt::format("set /sys/kernel/mm/transparent_hugepage/enabled {}", to_string(thp)));
   lines.push_back(fmt::format("set /sys/kernel/mm/numa/demotion_enabled {}", policy.demotion ? 1 : 0));
-  if (policy.watermark_scale_factor != 0) {
-    lines.push_back(sysctl_setting(fmt::format("vm.watermark_scale_factor={}", policy.watermark_scale_factor)));
-  }
+  if (policy.tuned_reclaim)
+    for (const std::string_view sysctl : kTieringSysctls) lines.push_back(sysctl_setting(std::string(sysctl)));
   if (policy.fast_scan) {
     const auto scaled = [&](uint64_t stock) { return std::max<uint64_t>(1, stock * memory_bytes / kReferenceBytes); };
     const std::string_view at = "/sys/kernel/debug/sched/numa_balancing";

@@ -25,7 +25,7 @@ struct Policy {
   int numa_balancing = 0;
   bool demotion = false;
   bool fast_scan = false;          // numab-fast
-  int watermark_scale_factor = 0;  // 0: the kernel's own
+  bool tuned_reclaim = false;      // else the kernel's own settings
   std::string_view source = "";    // what names hot pages in the device's place: nothing, `pebs` or `ptescan`
   bool damon = false;
 };
