@@ -2,7 +2,7 @@
 /*
  * kmod_content: memory on the slow node that is written, read and checked all the time while its pages are promoted.
  *
- *	kmod_content mb=<size> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
+ *	kmod_content mb=<size>|pages=<number> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
  *		     [mlock] [shared] [huge] [back] [enable]
  *
@@ -141,7 +141,7 @@ static void tell(struct kmod_feed *feed, const uint64_t *memory, uint64_t pages,
 
 int main(int argc, char **argv)
 {
-	uint64_t mb = 16, seconds = 5, cold = 0, pages, page, errors = 0, checks = 0, moved, start, told, *memory, *version;
+	uint64_t mb = 16, seconds = 5, cold = 0, pages = 0, page, errors = 0, checks = 0, moved, start, told, *memory, *version;
 	uint64_t base_pfn = 0x100000, stop = 0;
 	long want = -1;
 	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, fd;
@@ -151,6 +151,8 @@ int main(int argc, char **argv)
 	for (n = 1; n < argc; n++) {
 		if (!strncmp(argv[n], "mb=", 3))
 			mb = strtoull(argv[n] + 3, NULL, 0);
+		else if (!strncmp(argv[n], "pages=", 6))
+			pages = strtoull(argv[n] + 6, NULL, 0);
 		else if (!strncmp(argv[n], "seconds=", 8))
 			seconds = strtoull(argv[n] + 8, NULL, 0);
 		else if (!strncmp(argv[n], "node=", 5))
@@ -199,7 +201,7 @@ int main(int argc, char **argv)
 			filler[page * PAGE] = 1;
 	}
 
-	pages = mb << 8;
+	pages = pages ? pages : mb << 8;
 	/* Room to begin at a multiple of 2 MiB. */
 	memory = mmap(NULL, pages * PAGE + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	version = calloc(pages, sizeof(*version));
