@@ -4,43 +4,14 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <iterator>
+
+#include "util/prometheus.h"
 
 namespace neotier::engine {
 
 namespace {
 
 constexpr const char* kClassNames[kMoveClasses] = {"demand", "prefetch", "write_back"};
-
-// A label's value: the format's three escapes.
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n') {
-      out += "\\n";
-    } else {
-      if (c == '\\' || c == '"') out += '\\';
-      out += c;
-    }
-  }
-  return out;
-}
-
-class Text {
- public:
-  void head(const char* name, const char* type, const char* help) {
-    fmt::format_to(std::back_inserter(text_), "# HELP neotier_{} {}\n# TYPE neotier_{} {}\n", name, help, name, type);
-  }
-  template <typename T>
-  void value(const char* name, const std::string& labels, T value) {
-    fmt::format_to(std::back_inserter(text_), "neotier_{}{}{}{} {}\n", name, labels.empty() ? "" : "{", labels,
-                   labels.empty() ? "" : "}", value);
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
 
 }  // namespace
 
@@ -63,16 +34,11 @@ const char* to_string(TierKind kind) {
 }
 
 std::string prometheus_text(const EngineStatus& s) {
-  Text text;
-#define NEOTIER_COUNTER(name, help)           \
-  text.head(#name "_total", "counter", help); \
-  text.value(#name "_total", "", s.counters.name);
+  PrometheusText text;
+#define NEOTIER_COUNTER(name, help) text.one(#name "_total", "counter", help, s.counters.name);
   NEOTIER_COUNTERS(NEOTIER_COUNTER)
 #undef NEOTIER_COUNTER
-  const auto gauge = [&](const char* name, const char* help, auto value) {
-    text.head(name, "gauge", help);
-    text.value(name, "", value);
-  };
+  const auto gauge = [&](const char* name, const char* help, auto value) { text.one(name, "gauge", help, value); };
   gauge("objects", "objects in the index", s.objects);
   gauge("objects_max", "objects that the index holds at most", s.max_objects);
   gauge("overhead_bytes_per_object", "index and policies, at the index's full size", s.overhead_bytes_per_object);
@@ -87,8 +53,8 @@ std::string prometheus_text(const EngineStatus& s) {
     text.head(name, "gauge", help);
     for (const TierStatus& t : s.tiers) {
       text.value(name,
-                 fmt::format("tier=\"{}\",kind=\"{}\",stand_in=\"{}\"", escaped(t.info.name), to_string(t.info.kind),
-                             t.info.stand_in),
+                 fmt::format("tier=\"{}\",kind=\"{}\",stand_in=\"{}\"", PrometheusText::escaped(t.info.name),
+                             to_string(t.info.kind), t.info.stand_in),
                  get(t));
     }
   };
@@ -102,7 +68,9 @@ std::string prometheus_text(const EngineStatus& s) {
                             const std::function<double(const LinkStatus&)>& get) {
     text.head(name, type, help);
     for (const LinkStatus& l : s.links) {
-      text.value(name, fmt::format("from=\"{}\",to=\"{}\"", escaped(l.from), escaped(l.to)), get(l));
+      text.value(name,
+                 fmt::format("from=\"{}\",to=\"{}\"", PrometheusText::escaped(l.from), PrometheusText::escaped(l.to)),
+                 get(l));
     }
   };
   per_link("link_latency_seconds", "gauge", "as measured now", [](const LinkStatus& l) { return l.latency_ns * 1e-9; });

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotierd: command line, signals and the service manager; the rest is daemon/daemon.h.
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/notify.h"
+
+namespace {
+
+using neotier::daemon::Config;
+using neotier::daemon::ConfigError;
+using neotier::daemon::Daemon;
+
+void say(const std::string& line) {
+  fmt::print(stderr, "neotierd: {}\n", line);
+  std::fflush(stderr);
+}
+
+// One line each, with the file's name in front already.
+int refuse(const ConfigError& error) {
+  for (const std::string& line : error.lines()) fmt::print(stderr, "{}\n", line);
+  return 1;
+}
+
+void reload(Daemon& daemon, const std::string& file) {
+  neotier::daemon::notify_manager("RELOADING=1\n");
+  try {
+    daemon.reload(neotier::daemon::load_config(file));
+    say(fmt::format("{}: in force", file));
+  } catch (const ConfigError& error) {
+    (void)refuse(error);
+    daemon.reload_failed();
+    say("the configuration from before stays in force");
+  }
+  neotier::daemon::notify_manager("READY=1\n");
+}
+
+int serve(const std::string& file) {
+  // Before there is any other thread: all of them inherit it.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  const int fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  struct rlimit files {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  const Config config = neotier::daemon::load_config(file);
+  Daemon daemon(config, say);
+  if (const std::string address = daemon.metrics_address(); !address.empty())
+    say(fmt::format("metrics on http://{}/metrics", address));
+  say(fmt::format("ready on {}", config.socket_path));
+  neotier::daemon::notify_manager(fmt::format("READY=1\nSTATUS=serving {}\n", config.socket_path));
+
+  std::thread loop([&] {
+    daemon.run();
+    // Wakes the loop below, whatever ended this one.
+    kill(getpid(), SIGTERM);
+  });
+  const uint64_t watchdog_ms = neotier::daemon::watchdog_us() / 2000;
+  uint64_t beats = 0;
+  for (bool stopping = false;;) {
+    pollfd one{fd, POLLIN, 0};
+    (void)poll(&one, 1, watchdog_ms ? static_cast<int>(watchdog_ms) : -1);
+    // The manager hears of us only when the loop has turned since it was last poked.
+    if (const uint64_t now = daemon.pulse(); watchdog_ms && now != beats) {
+      neotier::daemon::notify_manager("WATCHDOG=1\n");
+      beats = now;
+    }
+    signalfd_siginfo info{};
+    if (read(fd, &info, sizeof info) != sizeof info) continue;
+    if (info.ssi_signo == SIGHUP) {
+      if (!stopping) reload(daemon, file);
+    } else if (stopping) {
+      break;  // from the thread above
+    } else {
+      stopping = true;
+      say("stopping: what is under way is answered first");
+      neotier::daemon::notify_manager("STOPPING=1\n");
+      daemon.stop();
+    }
+  }
+  loop.join();
+  close(fd);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"neotierd: one engine, one budget of memory, for several processes"};
+  app.footer(
+      "examples:\n  neotierd --check /etc/neotier/neotierd.toml\n  neotierd --config /etc/neotier/neotierd.toml\n"
+      "  neotier top --socket /run/neotier/neotierd.sock\n"
+      "SIGHUP reads the configuration again, SIGTERM ends it. docs/neotierd.md, docs/neotierd.toml");
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("neotierd: ") + error.what() + "; --help shows what is possible\n";
+  });
+  std::string file = "/etc/neotier/neotierd.toml", check;
+  app.add_option("--config", file, "FILE, the configuration")->capture_default_str();
+  app.add_option("--check", check, "FILE, checked and not used: says everything that is wrong");
+  try {
+    app.parse(argc, argv);
+    if (check.empty()) return serve(file);
+    (void)neotier::daemon::load_config(check);
+    fmt::print("{}: right\n", check);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const ConfigError& error) {
+    return refuse(error);
+  } catch (const std::exception& error) {
+    say(error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sockets: one thread waits for all of them (epoll) and never for an engine; requests go to the workers, a client's
+// one at a time and in order, so that clients take turns and a client that goes can be put away in one place.
+//
+// Memory is bounded before it is taken: a frame's length is checked first, what is above 64 KiB waits until
+// in_flight_bytes has room, and who then stops in the middle is cut off after message_timeout_s. A request holds room
+// once, for the longer of its body and its reply, so nobody waits for room while holding some.
+//
+// Thread safety: run() by one thread; the rest from any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/clients.h"
+#include "daemon/limits.h"
+#include "daemon/session.h"
+#include "daemon/workers.h"
+
+namespace neotier::daemon {
+
+class Server {
+ public:
+  // Serves who connects to `listening` (non-blocking, not owned). Throws std::runtime_error.
+  Server(Service service, Clients& clients, Limits limits, uint32_t workers, int listening);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Until stop(), and then until what is under way has been answered, at most drain_ns longer.
+  void run(uint64_t drain_ns);
+  void stop();
+  void set_limits(const Limits& limits);
+  // Makes the loop look at the clock.
+  void wake();
+  // Turns of the loop.
+  uint64_t beats() const { return beats_; }
+  uint64_t in_flight_bytes() const { return in_flight_; }
+
+ private:
+  enum class Phase : uint8_t { kHeader, kBody, kRoomForBody, kRoomForReply, kRunning, kTicket, kReply };
+
+  struct Connection {
+    int fd = -1;
+    std::shared_ptr<Client> client;
+    std::unique_ptr<Session> session;
+    Phase phase = Phase::kHeader;
+    std::byte raw_header[kHeaderBytes] = {};
+    Header header;
+    Buffer body, reply;
+    size_t have = 0, sent = 0;  // of header or body; of the reply
+    uint64_t deadline_ns = UINT64_MAX;
+    uint64_t wanted = 0, room = 0;  // of in_flight_bytes; held of it
+    Session::Outcome outcome;
+    uint32_t watched = 0;
+    bool gone = false;
+  };
+
+  void accept_clients(uint64_t now_ns);
+  void turn_away(int fd, uint64_t most);
+  void ready(Connection& c, uint32_t events, uint64_t now_ns);
+  void receive(Connection& c, uint64_t now_ns);
+  // Whether its body can be read now; false also where the connection was closed.
+  bool header_is_there(Connection& c, uint64_t now_ns);
+  void want_room(Connection& c, uint64_t bytes, Phase waiting, uint64_t now_ns);
+  void grant_room(uint64_t now_ns);
+  void room_is_there(Connection& c, uint64_t now_ns);
+  void release_room(Connection& c, uint64_t now_ns);
+  void body_is_there(Connection& c, uint64_t now_ns);
+  void start(Connection& c);
+  void work_is_done(uint64_t now_ns);
+  void check_tickets(uint64_t now_ns);
+  void answer(Connection& c, uint64_t now_ns);
+  void send(Connection& c, uint64_t now_ns);
+  void next_request(Connection& c, uint64_t now_ns);
+  void protocol_error(Connection& c, const std::string& what, uint64_t now_ns);
+  void watch(Connection& c, uint32_t events);
+  void set_deadline(Connection& c, uint64_t now_ns, uint64_t seconds);
+  void check_deadlines(uint64_t now_ns);
+  void close_connection(Connection& c);
+  void drain(uint64_t now_ns);
+  int wait_ms(uint64_t now_ns) const;
+  Limits limits() const;
+
+  Service service_;
+  Clients& clients_;
+  mutable std::mutex limits_mutex_;
+  Limits limits_;
+  const int listening_;
+  int epoll_ = -1, event_ = -1;
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> beats_{0}, in_flight_{0};
+  bool draining_ = false, accepting_ = true;
+  uint64_t accept_again_ns_ = UINT64_MAX;
+  uint64_t next_deadline_ns_ = UINT64_MAX;
+  std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;  // by the client's number
+  std::deque<uint64_t> waiting_;                                           // for room, in turn
+  std::vector<uint64_t> on_tickets_;
+  std::mutex done_mutex_;
+  std::vector<uint64_t> done_;
+  std::unique_ptr<Workers> workers_;
+};
+
+}  // namespace neotier::daemon

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Metrics in Prometheus' text format 0.0.4, all called neotier_...
+#pragma once
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <string>
+
+namespace neotier {
+
+class PrometheusText {
+ public:
+  void head(const std::string& name, const char* type, const std::string& help) {
+    fmt::format_to(std::back_inserter(text_), "# HELP neotier_{} {}\n# TYPE neotier_{} {}\n", name, help, name, type);
+  }
+  // labels: as key="value",..., or empty.
+  template <typename T>
+  void value(const std::string& name, const std::string& labels, T value) {
+    fmt::format_to(std::back_inserter(text_), "neotier_{}{}{}{} {}\n", name, labels.empty() ? "" : "{", labels,
+                   labels.empty() ? "" : "}", value);
+  }
+  template <typename T>
+  void one(const std::string& name, const char* type, const std::string& help, T number) {
+    head(name, type, help);
+    value(name, "", number);
+  }
+  // A label's value: the format's three escapes.
+  static std::string escaped(const std::string& text) {
+    std::string out;
+    for (const char c : text) {
+      if (c == '\n') {
+        out += "\\n";
+      } else {
+        if (c == '\\' || c == '"') out += '\\';
+        out += c;
+      }
+    }
+    return out;
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace neotier
