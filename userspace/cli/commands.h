@@ -25,6 +25,9 @@ void add_moe(CLI::App& app, int& status);
 void add_model(CLI::App& app, int& status);
 // Adds `neotier status` and `neotier tiers`.
 void add_engine(CLI::App& app, int& status);
+// Adds `neotier top`, and `neotier kernel …`.
+void add_top(CLI::App& app, int& status);
+void add_kernel(CLI::App& app, int& status);
 
 // Adds `neotier bench …`, likewise.
 void add_bench(CLI::App& app, int& status);

@@ -21,6 +21,8 @@ int main(int argc, char** argv) {
   neotier::cli::add_bench(app, status);
   neotier::cli::add_engine(app, status);
   neotier::cli::add_model(app, status);
+  neotier::cli::add_top(app, status);
+  neotier::cli::add_kernel(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

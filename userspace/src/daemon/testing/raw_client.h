@@ -43,9 +43,9 @@ class RawClient {
     bytes(frame(operation, static_cast<uint32_t>(body.size()), body));
   }
   static std::vector<std::byte> frame(Operation operation, uint32_t claimed, const std::vector<std::byte>& body) {
-    std::vector<std::byte> all(kHeaderBytes);
+    std::vector<std::byte> all(kHeaderBytes + body.size());
     write_header(all.data(), {claimed, static_cast<uint16_t>(operation), 0, 77});
-    all.insert(all.end(), body.begin(), body.end());
+    if (!body.empty()) std::memcpy(all.data() + kHeaderBytes, body.data(), body.size());
     return all;
   }
   // code -1000: the other end closed.

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier kernel show | set
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "cli/commands.h"
+#include "kernel/module.h"
+#include "top/figures.h"
+#include "util/json.h"
+
+namespace neotier::cli {
+
+namespace {
+
+struct Arguments {
+  std::string sysfs = kernel::kSysfsRoot;
+  bool json = false;
+  std::string knob, value;
+};
+
+void print_knobs(const std::vector<kernel::Value>& values) {
+  for (const kernel::Value& v : values) {
+    fmt::print("{:<28} {:<12} {:<12} {}{}\n", v.path, v.text, v.knob->unit, v.knob->help,
+               v.choices.empty() ? "" : fmt::format(" ({})", fmt::join(v.choices, ", ")));
+  }
+}
+
+int show_command(const Arguments& a) {
+  const auto snapshot = kernel::Module(a.sysfs).read();
+  if (!snapshot)
+    throw std::runtime_error(
+        fmt::format("neotier.ko is not loaded ({} is not there); insmod build/kmod/neotier.ko", a.sysfs));
+  if (a.json) {
+    top::Sample sample;
+    sample.kernel = snapshot;
+    std::fputs(pretty(top::to_json(top::make_figures({}, sample), "")["kernel"]).c_str(), stdout);
+    return 0;
+  }
+  print_knobs(snapshot->knobs);
+  for (const kernel::Device& device : snapshot->devices) {
+    print_knobs(device.knobs);
+    for (const auto& [name, text] : device.info) fmt::print("{:<28} {}\n", device.name + "/" + name, text);
+  }
+  for (const auto& [name, value] : snapshot->stats) fmt::print("{:<28} {}\n", "stats/" + name, value);
+  return 0;
+}
+
+int set_command(const Arguments& a) {
+  const kernel::Module module(a.sysfs);
+  const std::string before = module.get(a.knob);
+  module.set(a.knob, a.value);
+  fmt::print("{}: {} (was {})\n", a.knob, module.get(a.knob), before);
+  return 0;
+}
+
+}  // namespace
+
+void add_kernel(CLI::App& app, int& status) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("kernel", "what neotier.ko does, and its knobs");
+  command->require_subcommand(1);
+  command->add_option("--sysfs", a->sysfs, "the module's folder")->capture_default_str();
+  CLI::App* show = command->add_subcommand("show", "knobs, devices and counters");
+  show->footer("examples:\n  neotier kernel show\n  neotier kernel show --json");
+  show->add_flag("--json", a->json, "as JSON");
+  show->callback([a, &status] { status = show_command(*a); });
+  CLI::App* set = command->add_subcommand("set", "changes a knob; needs root");
+  set->footer("examples:\n  neotier kernel set quota_mb_per_s 256\n  neotier kernel set device0/threshold 20");
+  set->add_option("KNOB", a->knob, "as `neotier kernel show` names it")->required();
+  set->add_option("VALUE", a->value, "a number, or a word")->required();
+  set->callback([a, &status] { status = set_command(*a); });
+}
+
+}  // namespace neotier::cli
