@@ -137,7 +137,8 @@ void Server::accept_clients(uint64_t now_ns) {
     }
     const Limits now = limits();
     if (connections_.size() >= now.max_clients) {
-      turn_away(fd, now.max_clients);
+      turn_away(
+          fd, fmt::format("{} clients are connected already ([socket].max_clients); try again later", now.max_clients));
       continue;
     }
     ucred from{};
@@ -151,7 +152,7 @@ void Server::accept_clients(uint64_t now_ns) {
     event.data.u64 = c->client->id;
     if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
       clients_.remove(c->client->id);
-      turn_away(fd, now.max_clients);
+      turn_away(fd, "neotierd can watch no further connection (fs.epoll.max_user_watches); try again later");
       continue;
     }
     service_.counters.connections++;
@@ -161,11 +162,10 @@ void Server::accept_clients(uint64_t now_ns) {
   }
 }
 
-void Server::turn_away(int fd, uint64_t most) {
+void Server::turn_away(int fd, const std::string& why) {
   service_.counters.refused_connections++;
   Buffer reply;
-  Session::refuse({0, static_cast<uint16_t>(Operation::kHello), 0, 0}, NEOTIER_EBUSY,
-                  fmt::format("{} clients are connected already ([socket].max_clients); try again later", most), reply);
+  Session::refuse({0, static_cast<uint16_t>(Operation::kHello), 0, 0}, NEOTIER_EBUSY, why, reply);
   (void)!::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   close(fd);
 }

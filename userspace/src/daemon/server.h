@@ -62,7 +62,7 @@ class Server {
   };
 
   void accept_clients(uint64_t now_ns);
-  void turn_away(int fd, uint64_t most);
+  void turn_away(int fd, const std::string& why);
   void ready(Connection& c, uint32_t events, uint64_t now_ns);
   void receive(Connection& c, uint64_t now_ns);
   // Whether its body can be read now; false also where the connection was closed.
