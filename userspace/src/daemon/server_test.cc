@@ -441,7 +441,9 @@ TEST(Server, RandomAndTornFramesHarmNobody) {
   ASSERT_EQ(neotier_client_pin(client, key(make_key(1)), 0, &pin, nullptr), 0);
   for (int round = 0; round < 400; round++) {
     RawClient raw(rig.path);
-    if (random() % 8) EXPECT_EQ(raw.hello().code, 0);
+    if (random() % 8) {
+      EXPECT_EQ(raw.hello().code, 0);
+    }
     const uint64_t frames = 1 + random() % 8;
     for (uint64_t i = 0; i < frames; i++) {
       std::vector<std::byte> body;

@@ -104,12 +104,15 @@ void tiers(Lines& lines, const Figures& f, const Look& look) {
   const size_t width = look.width > 100 ? 40 : look.width > 70 ? 24 : 10;
   for (const TierRow& t : f.tiers) {
     const double share = t.capacity > 0 ? t.used / t.capacity : 0;
-    Line line = {{" " + padded(t.name, 8) + " ", Style::kPlain}};
-    line.push_back({bar(share, width, look.unicode), t.in_service ? full_style(share) : Style::kDim});
+    Line line = {{fmt::format(" {} ", padded(t.name, 8)), Style::kPlain}};
+    if (t.in_service) {
+      line.push_back({bar(share, width, look.unicode), full_style(share)});
+    } else {
+      line.push_back({padded("OUT OF SERVICE", columns(bar(0, width, look.unicode))), Style::kBad});
+    }
     line.push_back({fmt::format(" {:5.1f} % {:>9} of {:>9} {:>7} obj ", share * 100, size_text(t.used),
                                 size_text(t.capacity), short_number(static_cast<double>(t.objects))),
                     Style::kPlain});
-    if (!t.in_service) line.push_back({"OUT OF SERVICE ", Style::kBad});
     if (t.stand_in) line.push_back({"stand-in ", Style::kWarn});
     line.push_back({t.policy, Style::kDim});
     lines.push_back(std::move(line));
@@ -122,23 +125,23 @@ void use(Lines& lines, const Figures& f, const History& history, const Look& loo
     return sparkline(history.series(name), width, look.unicode, top);
   };
   lines.push_back({{padded("USE", 9), Style::kHead},
-                   {f.hit_rate < 0 ? " no use   " : fmt::format("{:5.1f} % hit", f.hit_rate * 100),
+                   {f.hit_rate < 0 ? "       no use" : fmt::format("{:>8.1f} % hit", f.hit_rate * 100),
                     f.hit_rate < 0 ? Style::kDim : Style::kGood},
-                   {" " + spark("hit_rate", 1) + " ", Style::kGood},
+                   {fmt::format(" {} ", spark("hit_rate", 1)), Style::kGood},
                    {fmt::format("{}/s uses   put {}/s", short_number(of(f.rates, "hits") + of(f.rates, "misses")),
                                 short_number(of(f.rates, "puts"))),
                     Style::kPlain}});
   lines.push_back({{padded("", 9), Style::kPlain},
-                   {fmt::format("{:>6}/s req", short_number(of(f.rates, "requests"))), Style::kPlain},
-                   {" " + spark("requests", 0) + " ", Style::kGood},
+                   {fmt::format("{:>8}/s req", short_number(of(f.rates, "requests"))), Style::kPlain},
+                   {fmt::format(" {} ", spark("requests", 0)), Style::kGood},
                    {fmt::format("in {}  out {}  refused {}/s", speed(of(f.rates, "received_bytes")),
                                 speed(of(f.rates, "sent_bytes")),
                                 short_number(of(f.rates, "full_refusals") + of(f.rates, "limited_requests"))),
                     Style::kPlain}});
   lines.push_back(
       {{padded("MOVES", 9), Style::kHead},
-       {fmt::format("{:>7}B/s ", short_number(of(f.rates, "moved_bytes"))), Style::kPlain},
-       {" " + spark("moved_bytes", 0) + " ", Style::kGood},
+       {fmt::format("{:>9}B/s ", short_number(of(f.rates, "moved_bytes"))), Style::kPlain},
+       {fmt::format(" {} ", spark("moved_bytes", 0)), Style::kGood},
        {fmt::format("up {}/s  down {}/s  dropped {}/s  {} jobs",
                     short_number(of(f.rates, "promotions") + of(f.rates, "demand_loads") + of(f.rates, "prefetches")),
                     short_number(of(f.rates, "demotions")),
@@ -161,7 +164,7 @@ void links(Lines& lines, const Figures& f, size_t most) {
 void clients(Lines& lines, const Figures& f, size_t most) {
   if (most < 2) return;
   lines.push_back(section("CLIENTS", fmt::format("{} of {}", f.clients.size(), f.max_clients)));
-  lines.push_back({{fmt::format("  {:>5} {:<16} {:>7} {:>6} {:>8} {:>9} {:>9} {:>5} {:>9}", "id", "name", "pid", "uid",
+  lines.push_back({{fmt::format("  {:>5} {:<14} {:>7} {:>6} {:>8} {:>8} {:>8} {:>5} {:>9}", "id", "name", "pid", "uid",
                                 "req/s", "in", "out", "pins", "pinned"),
                     Style::kDim}});
   const size_t room = most - 2;
@@ -172,7 +175,7 @@ void clients(Lines& lines, const Figures& f, size_t most) {
       break;
     }
     lines.push_back(
-        {{fmt::format("  {:>5} {} {:>7} {:>6} {:>8} {:>9} {:>9} {:>5} {:>9}", c.id, padded(c.name, 16), c.pid, c.uid,
+        {{fmt::format("  {:>5} {} {:>7} {:>6} {:>8} {:>8} {:>8} {:>5} {:>9}", c.id, padded(c.name, 14), c.pid, c.uid,
                       short_number(c.requests), speed(c.received), speed(c.sent), c.pins, size_text(c.pinned)),
           Style::kPlain}});
   }
@@ -192,8 +195,8 @@ void kernel_part(Lines& lines, const Figures& f, const History& history, const L
   const size_t width = look.width > 100 ? 24 : 12;
   const bool on = knob("enabled") != "0";
   lines.push_back({{padded("KERNEL", 9), Style::kHead},
-                   {fmt::format("{:>6}/s pro", short_number(of(f.kernel_rates, "promoted"))), Style::kPlain},
-                   {" " + sparkline(history.series("promoted"), width, look.unicode) + " ", Style::kGood},
+                   {fmt::format("{:>5} pages/s", short_number(of(f.kernel_rates, "promoted"))), Style::kPlain},
+                   {fmt::format(" {} ", sparkline(history.series("promoted"), width, look.unicode)), Style::kGood},
                    {on ? knob("dry_run") == "1" ? "dry run, " : "" : "OFF, ", Style::kWarn},
                    {fmt::format("{}, quota {} MiB/s ({:.0f} % used)", knob("policy"), knob("quota_mb_per_s"),
                                 100 * of(f.kernel_rates, "tried") * 4096 / 1048576 /
@@ -240,7 +243,7 @@ void knobs_part(Lines& lines, const Figures& f, const Look& look, size_t most) {
     lines.push_back({{fmt::format(" {} {} {} {}", chosen ? ">" : " ", padded(v.path, 26), padded(value, 14),
                                   padded(v.knob->unit, 12)),
                       chosen ? Style::kSelected : Style::kPlain},
-                     {" " + more, Style::kDim}});
+                     {fmt::format(" {}", more), Style::kDim}});
   }
 }
 
@@ -276,7 +279,7 @@ std::string bar(double value, size_t width, bool unicode) {
   std::string text;
   if (!unicode) {
     const auto full = static_cast<size_t>(std::lround(value * static_cast<double>(width)));
-    return "[" + std::string(full, '#') + std::string(width - full, '.') + "]";
+    return fmt::format("[{:#<{}}{:.<{}}]", "", full, "", width - full);
   }
   const auto eighths = static_cast<size_t>(std::lround(value * static_cast<double>(width) * 8));
   for (size_t i = 0; i < eighths / 8; i++) text += "█";
