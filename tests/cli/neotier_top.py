@@ -76,7 +76,7 @@ press("+")
 until("interval", "every 0.2 s")
 press("t")
 until("knobs", "> enabled")
-press("\x1b[B\x1bOB\x1bOB")  # down, as terminals say it in both modes
+press("\x1bOB" * 3)  # down
 until("choose", "> quota_mb_per_s")
 if os.geteuid() == 0:
     press("\n444\n")

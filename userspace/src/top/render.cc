@@ -74,15 +74,12 @@ Line section(const std::string& name, const std::string& rest) {
 }
 
 void title(Lines& lines, const Figures& f, const std::string& socket, const Look& look) {
-  Line line = {{"neotier top  ", Style::kHead}};
-  if (f.has_daemon) {
-    line.push_back({fmt::format("neotierd {}, up {}, {}", f.pid, duration(f.uptime_s), socket), Style::kPlain});
-  } else {
-    line.push_back({"no neotierd", Style::kDim});
-  }
-  line.push_back({look.paused ? "  PAUSED" : fmt::format("  every {:g} s", look.interval_s),
-                  look.paused ? Style::kWarn : Style::kDim});
-  lines.push_back(std::move(line));
+  const std::string interval = look.paused ? "PAUSED" : fmt::format("every {:g} s", look.interval_s);
+  lines.push_back(
+      {{"neotier top  ", Style::kHead},
+       {padded(interval, 12), look.paused ? Style::kWarn : Style::kDim},
+       {f.has_daemon ? fmt::format("neotierd {}, up {}, {}", f.pid, duration(f.uptime_s), socket) : "no neotierd",
+        Style::kPlain}});
 }
 
 void nothing_there(Lines& lines, const Figures& f, const std::string& socket) {
@@ -99,9 +96,9 @@ void nothing_there(Lines& lines, const Figures& f, const std::string& socket) {
 
 void tiers(Lines& lines, const Figures& f, const Look& look) {
   lines.push_back(
-      section("TIERS", fmt::format("{} of {} objects, {} pins", short_number(static_cast<double>(f.objects)),
+      section("TIERS", fmt::format("used, objects ({} of {}, {} pins)", short_number(static_cast<double>(f.objects)),
                                    short_number(static_cast<double>(f.max_objects)), f.pins)));
-  const size_t width = look.width > 100 ? 40 : look.width > 70 ? 24 : 10;
+  const size_t width = look.width > 100 ? 36 : look.width > 70 ? 18 : 10;
   for (const TierRow& t : f.tiers) {
     const double share = t.capacity > 0 ? t.used / t.capacity : 0;
     Line line = {{fmt::format(" {} ", padded(t.name, 8)), Style::kPlain}};
@@ -110,7 +107,7 @@ void tiers(Lines& lines, const Figures& f, const Look& look) {
     } else {
       line.push_back({padded("OUT OF SERVICE", columns(bar(0, width, look.unicode))), Style::kBad});
     }
-    line.push_back({fmt::format(" {:5.1f} % {:>9} of {:>9} {:>7} obj ", share * 100, size_text(t.used),
+    line.push_back({fmt::format(" {:5.1f} % {:>9} of {:>9} {:>7} ", share * 100, size_text(t.used),
                                 size_text(t.capacity), short_number(static_cast<double>(t.objects))),
                     Style::kPlain});
     if (t.stand_in) line.push_back({"stand-in ", Style::kWarn});
