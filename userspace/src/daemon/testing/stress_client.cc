@@ -25,7 +25,7 @@
 
 namespace {
 
-constexpr uint64_t kShared = 48, kOwn = 16;
+constexpr uint64_t kShared = 48, kMine = 16;
 
 struct Label {
   uint64_t number, version, writer;
@@ -105,7 +105,7 @@ class Stress {
   }
 
  private:
-  uint64_t pick() { return random_() % 3 ? random_() % kShared : kShared + writer_ * kOwn + random_() % kOwn; }
+  uint64_t pick() { return random_() % 3 ? random_() % kShared : kShared + writer_ * kMine + random_() % kMine; }
   // What a client must expect where others are at work and room is short.
   static void accept(const char* what, int code) {
     if (code == 0 || code == NEOTIER_ENOTFOUND || code == NEOTIER_EBUSY || code == NEOTIER_EFULL ||
