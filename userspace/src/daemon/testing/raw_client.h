@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -24,6 +26,9 @@ class RawClient {
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
     fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    // A test that waits for what never comes fails, instead of hanging.
+    const timeval patience{20, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   }
   ~RawClient() { hang_up(); }
@@ -82,7 +87,7 @@ class RawClient {
     char sink[65536];
     for (;;) {
       const ssize_t got = recv(fd_, sink, sizeof sink, 0);
-      if (got <= 0) return true;
+      if (got <= 0) return got == 0 || errno == ECONNRESET;
     }
   }
 
