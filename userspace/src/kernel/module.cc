@@ -181,7 +181,7 @@ std::optional<Snapshot> Module::read() const {
     add(device.knobs, name, true);
     for (const auto& entry : std::filesystem::directory_iterator(root_ / name, error)) {
       const std::string file = entry.path().filename();
-      if (find_knob(name + "/" + file) || device.info.size() >= 64) continue;
+      if (find_knob(fmt::format("{}/{}", name, file)) || device.info.size() >= 64) continue;
       const auto text = contents(entry.path());
       if (text && file == "histogram") {
         device.histogram = histogram_of(*text);
