@@ -245,21 +245,19 @@ void knobs_part(Lines& lines, const Figures& f, const Look& look, size_t most) {
 }
 
 void help(Lines& lines) {
-  for (
-      const char* text : {
-          "q         quit",
-          "p, space  pause: figures stand still, so that they can be read",
-          "+ -       shorter, longer interval",
-          "t         tune the kernel module: choose a knob by up and down, enter edits, escape leaves",
-          "?         this help",
-          "",
-          "TIERS     fill of each; a tier above its high watermark gives objects to the next one in the background",
-          "USE       hits: uses of objects that were there; requests of all clients; refused: no room, or over a limit",
-          "MOVES     bytes moved between tiers; up: on demand, by prefetch or because hot; dropped: another copy, or "
-          "made anew",
-          "LINKS     what goes over each now, and what it can do as measured",
-          "KERNEL    pages promoted by neotier.ko; the last line shows pages by hotness, few accesses left, many right",
-      })
+  for (const char* text : {
+           "q         quit",
+           "p, space  pause: figures stand still, so that they can be read",
+           "+ -       shorter, longer interval",
+           "t         tune the kernel module: choose a knob by up and down, enter edits, escape leaves",
+           "?         this help",
+           "",
+           "TIERS     how full; above its high watermark a tier gives objects to the next",
+           "USE       hits: uses of objects that were there; refused: no room, or a limit",
+           "MOVES     up: on demand, prefetch, heat; dropped: kept elsewhere, or made anew",
+           "LINKS     what goes over each now, and what it can do as measured",
+           "KERNEL    pages promoted; the graph at the right: pages by hotness, hot last",
+       })
     lines.push_back({{text, Style::kPlain}});
 }
 

@@ -112,6 +112,13 @@ TEST(TopRender, FitsEveryTerminal) {
   }
 }
 
+TEST(TopRender, HelpIsWholeOn80By24) {
+  Look narrow, wide;
+  narrow.help = wide.help = true;
+  wide.width = 200;
+  EXPECT_EQ(plain(render({}, History(), "/s", narrow)), plain(render({}, History(), "/s", wide)));
+}
+
 TEST(TopRender, ShowsWhatMatters) {
   Sample before = sample(10, status(100, 50, 0)), now = sample(12, status(190, 60, 4000000));
   before.kernel = module_with(0);
