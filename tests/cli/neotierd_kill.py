@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.request
 
-BIN, TIMES = sys.argv[1], int(sys.argv[2])
+BIN, TIMES = os.path.abspath(sys.argv[1]), int(sys.argv[2])
 SEED = int(sys.argv[3]) if len(sys.argv) > 3 else int(os.environ.get("NEOTIER_TEST_SEED", "1"))
 dice = random.Random(SEED)
 
@@ -54,6 +54,7 @@ def told(client, wanted):
 
 
 with tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR")) as folder:
+    folder = os.path.abspath(folder)
     socket = f"{folder}/s"
     with open(f"{folder}/d.toml", "w", encoding="ascii") as f:
         f.write(f"""[[tier]]
@@ -83,6 +84,8 @@ listen = "127.0.0.1:0"
             http = m[0]
         if "ready on" in line:
             break
+    else:
+        die(f"neotierd did not start: {line!r}")
     living = start("run", 0)
     told(living, "ready")
     halves = 0

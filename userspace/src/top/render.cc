@@ -249,7 +249,7 @@ void help(Lines& lines) {
            "q         quit",
            "p, space  pause: figures stand still, so that they can be read",
            "+ -       shorter, longer interval",
-           "t         tune the kernel module: choose a knob by up and down, enter edits, escape leaves",
+           "t         tune the kernel module: up, down choose; enter edits; escape leaves",
            "?         this help",
            "",
            "TIERS     how full; above its high watermark a tier gives objects to the next",
