@@ -26,7 +26,9 @@ double Link::model_ns(uint64_t size) const { return latency_ns_ + static_cast<do
 
 void Link::set_measured(uint64_t small_bytes, uint64_t small_ns, uint64_t large_bytes, uint64_t large_ns) {
   const double more_bytes = static_cast<double>(large_bytes - small_bytes);
-  const double more_ns = std::max(1.0, static_cast<double>(large_ns) - static_cast<double>(small_ns));
+  // Where the small one was late, as on a busy machine, their difference says nothing.
+  const double least_ns = std::max(1.0, static_cast<double>(large_ns) / 4);
+  const double more_ns = std::max(least_ns, static_cast<double>(large_ns) - static_cast<double>(small_ns));
   bytes_per_s_ = more_bytes / more_ns * 1e9;
   latency_ns_ = std::max(1.0, static_cast<double>(small_ns) - static_cast<double>(small_bytes) / bytes_per_s_ * 1e9);
   corrections_.fill(1);

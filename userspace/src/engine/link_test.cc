@@ -15,6 +15,13 @@ Link measured_link() {
   return link;
 }
 
+TEST(Link, ALateSmallProbeDoesNotMakeBandwidth) {
+  Link link;
+  link.set_measured(4096, 1800000, kMiB, 1800001);
+  EXPECT_LT(link.bytes_per_s(), 4e9);
+  EXPECT_GT(link.predict_ns(kMiB), 1800000u);
+}
+
 TEST(Link, PredictsByLatencyAndBandwidth) {
   const Link link = measured_link();
   EXPECT_NEAR(static_cast<double>(link.predict_ns(65536)), 75536, 2);
