@@ -118,6 +118,7 @@ ordered_json to_json(const MoeResult& r, const MoeOptions& o, double bytes_lru) 
           {"experts_per_layer", o.experts_per_layer},
           {"batch", o.batch},
           {"layer_ms", o.layer_ms},
+          {"expert_ms", o.expert_ms},
           {"link_gb_s", o.link_gb_s},
           {"expert_bytes", o.expert_bytes},
           {"tokens", r.tokens},
@@ -307,6 +308,8 @@ void add_replay_options(CLI::App& command, Arguments& a) {
   add_trace_options(command, a);
   command.add_option("--batch", a.replay.batch, "sequences decoded at a time")->capture_default_str();
   command.add_option("--layer-ms", a.replay.layer_ms, "compute of a layer, ms")->capture_default_str();
+  command.add_option("--expert-ms", a.replay.expert_ms, "compute of one expert for one row besides, as it comes, ms")
+      ->capture_default_str();
   command.add_option("--link-gb-s", a.replay.link_gb_s, "bandwidth to where absent experts lie, 1e9 bytes a second")
       ->capture_default_str();
   command.add_option("--expert-bytes", a.replay.expert_bytes, "size of an expert's weights")->capture_default_str();

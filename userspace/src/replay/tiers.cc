@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
 
 #include "replay/cache.h"
+#include "util/quantile.h"
 #include "util/size.h"
 
 namespace neotier::replay {
@@ -30,12 +30,6 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const char* option, co
     found.emplace_back(item.substr(0, equals), item.substr(equals + 1));
   }
   return found;
-}
-
-double quantile(std::vector<double>& sorted, double q) {
-  if (sorted.empty()) return 0;
-  const auto at = static_cast<size_t>(std::ceil(q * static_cast<double>(sorted.size())));
-  return sorted[at == 0 ? 0 : at - 1];
 }
 
 void quantiles(std::vector<double>& ms, double* out) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/tiers/ssd/access.h"
-#include "engine/tiers/ssd/file.h"
+#include "engine/io/file.h"
 #include "engine/tiers/ssd/format.h"
 #include "util/random_number.h"
 
