@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "replay/moe_analyse.h"
 #include "replay/moe_replay.h"
@@ -343,6 +344,8 @@ void add_moe(CLI::App& app, int& status) {
   add_replay_options(*replay, *a);
   add_choice_options(*replay, *a);
   replay->callback([a, &status] { status = replay_command(*a); });
+
+  add_moe_bench(*moe, status);
 
   CLI::App* analyse = moe->add_subcommand("analyse", "SRP and SCH, overlap, affinity, skew of a trace");
   analyse->footer("example:\n  neotier moe analyse ../shared/data/gpt-oss-20b-routing --json analysis.json");
