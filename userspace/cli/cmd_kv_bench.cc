@@ -48,8 +48,8 @@ replay::KvTrace load(const Arguments& a) {
   }
   const replay::KvTrace trace = replay::load_trace(a.trace, a.load);
   if (!trace.identity)
-    throw std::runtime_error(
-        fmt::format("{}: this format gives lengths only: no block is known to come back, so nothing can be loaded", a.trace));
+    throw std::runtime_error(fmt::format(
+        "{}: this format gives lengths only: no block is known to come back, so nothing can be loaded", a.trace));
   if (a.first >= trace.requests.size())
     throw std::runtime_error(fmt::format("--first {}: the trace has {} requests", a.first, trace.requests.size()));
   return replay::slice(trace, a.first, std::min<size_t>(a.count, trace.requests.size() - a.first));
@@ -124,14 +124,16 @@ Json to_json(const Arguments& a, const KvBenchResult& r) {
   return j;
 }
 
-void print(const Arguments& a, const KvBenchResult& r) {
+void print(const Arguments& a, const KvBenchResult& r, uint32_t block_tokens) {
   fmt::print("{}: {} requests from {} on, arriving {} x as fast; blocks of {} tokens are {}, in {} layers; policy {}\n",
-             a.trace.empty() ? "synthetic " + a.synthetic : a.trace, r.requests, a.first, a.bench.speed_up, 512,
-             format_size(a.bench.block_bytes), a.bench.layers, a.bench.policy);
-  fmt::print("loading is real; computing what is missing is slept for: {} x the replay's model of Llama-3.1-8B on an "
-             "H100-class GPU\n\n",
-             a.bench.prefill_scale);
-  fmt::print("{:<6} {:>10}  {:>22}  {:>14} {:>14}\n", "tier", "room", "link (measured)", "blocks loaded", "by the replay");
+             a.trace.empty() ? "synthetic " + a.synthetic : a.trace, r.requests, a.first, a.bench.speed_up,
+             block_tokens, format_size(a.bench.block_bytes), a.bench.layers, a.bench.policy);
+  fmt::print(
+      "loading is real; computing what is missing is slept for: {} x the replay's model of Llama-3.1-8B on an "
+      "H100-class GPU\n\n",
+      a.bench.prefill_scale);
+  fmt::print("{:<6} {:>10}  {:>22}  {:>14} {:>14}\n", "tier", "room", "link (measured)", "blocks loaded",
+             "by the replay");
   for (size_t t = 0; t < r.tiers.size(); t++)
     fmt::print("{:<6} {:>10}  {:>22}  {:>14} {:>14}\n", r.tiers[t].name, format_size(r.tiers[t].bytes),
                fmt::format("{:.2f} GB/s, {:.0f} us", r.tiers[t].gb_s, r.tiers[t].latency_us), r.loaded_from[t],
@@ -152,9 +154,10 @@ void print(const Arguments& a, const KvBenchResult& r) {
   row("before being served, one at a time", r.wait_ms);
   fmt::print("without a store {:>28} {:>9.2f} {:>9.2f} {:>9.2f}   (predicted)\n", "", r.replay.ttft_recompute_ms[0],
              r.replay.ttft_recompute_ms[1], r.replay.ttft_recompute_ms[2]);
-  fmt::print("\n{} of {} blocks were found ({} by the replay), {} loaded, {} stored; {} loaded blocks held other bytes than "
-             "were stored\n",
-             r.prefix_hits, r.block_refs, r.replay.prefix_hits, r.loaded, r.stored, r.wrong_blocks);
+  fmt::print(
+      "\n{} of {} blocks were found ({} by the replay), {} loaded, {} stored; {} loaded blocks held other bytes than "
+      "were stored\n",
+      r.prefix_hits, r.block_refs, r.replay.prefix_hits, r.loaded, r.stored, r.wrong_blocks);
   if (r.failed_blocks > 0) fmt::print("{} blocks could not be loaded and were computed\n", r.failed_blocks);
   if (r.no_room > 0) fmt::print("{} requests found no room for all of their blocks\n", r.no_room);
 }
@@ -178,7 +181,7 @@ int bench_command(Arguments& a) {
     throw;
   }
   progress.clear();
-  print(a, r);
+  print(a, r, trace.block_tokens);
   if (!a.json.empty()) write_file(a.json, pretty(to_json(a, r)));
   if (r.wrong_blocks > 0) throw std::runtime_error("loaded bytes are not those stored; this is a bug");
   return 0;

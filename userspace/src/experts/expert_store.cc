@@ -51,11 +51,12 @@ Status check(const Layout& layout, const StoreOptions& o) {
   if (o.top_k == 0 || o.top_k > layout.experts())
     return invalid(fmt::format("top-k {}: expected 1 to {}, the experts of a layer", o.top_k, layout.experts()));
   if (o.slots == 0 || o.slots > layout.experts())
-    return invalid(fmt::format("{} slots a layer: expected 1 to {}, the experts of a layer", o.slots, layout.experts()));
+    return invalid(
+        fmt::format("{} slots a layer: expected 1 to {}, the experts of a layer", o.slots, layout.experts()));
   if (o.batch == 0 || o.batch > 4096) return invalid(fmt::format("batch {}: expected 1 to 4096", o.batch));
   if (o.predictor && (o.lookahead == 0 || o.lookahead >= layout.layers()))
-    return invalid(fmt::format("lookahead {}: expected 1 to {}, fewer than the layers", o.lookahead,
-                               layout.layers() - 1));
+    return invalid(
+        fmt::format("lookahead {}: expected 1 to {}, fewer than the layers", o.lookahead, layout.layers() - 1));
   if (o.loader.chunk_bytes == 0 || o.loader.chunk_bytes % kIoBlock != 0 || o.loader.demand_chunks == 0 ||
       o.loader.background_chunks == 0)
     return invalid("chunks must be whole blocks of 4096 bytes, and 1 or more at a time");
@@ -104,8 +105,8 @@ Status ExpertStore::set_up(const model::Model& model) {
   if (per * slot > UINT32_MAX) return invalid(fmt::format("an expert of {} bytes: at most 4 GiB", slot));
   if (!memory_) {
     engine::MemoryTierOptions o;
-    o.capacity_bytes = extents * engine::Arena::room_of(std::max<uint64_t>(per * slot, kExtentBytes)) +
-                       engine::Arena::kSlab;
+    o.capacity_bytes =
+        extents * engine::Arena::room_of(std::max<uint64_t>(per * slot, kExtentBytes)) + engine::Arena::kSlab;
     memory_ = std::make_shared<engine::MemoryTier>(o);
   }
   std::vector<iovec> vectors;
@@ -144,10 +145,10 @@ Status ExpertStore::set_up(const model::Model& model) {
     file = std::move(*opened);
   }
   const bool registered = file->register_buffers(vectors);
-  loader_ = std::make_unique<Loader>(
-      mutex_, std::move(file), std::move(names), resident_bytes_, registered, options_.loader,
-      Loader::Hooks{[this](Loader::Load& load, const Status& status) { done(load, status); },
-                    [this] { return fetch_ahead(); }});
+  loader_ =
+      std::make_unique<Loader>(mutex_, std::move(file), std::move(names), resident_bytes_, registered, options_.loader,
+                               Loader::Hooks{[this](Loader::Load& load, const Status& status) { done(load, status); },
+                                             [this] { return fetch_ahead(); }});
   return options_.stand_in ? make_stand_ins() : Status();
 }
 
@@ -181,7 +182,8 @@ Status ExpertStore::make_stand_ins() {
     s.view = layout_.view(layer, expert, buffers_[static_cast<size_t>(o.buffer)], s.biases);
     const auto pack = [&](compute::Matrix& m, compute::Packed& packed) {
       std::vector<float> exact(size_t{m.rows} * m.columns), row(m.columns);
-      for (uint32_t r = 0; r < m.rows; r++) compute::dequantise(m, r, std::span(exact).subspan(size_t{r} * m.columns, m.columns));
+      for (uint32_t r = 0; r < m.rows; r++)
+        compute::dequantise(m, r, std::span(exact).subspan(size_t{r} * m.columns, m.columns));
       packed = compute::quantise(compute::Format::kQ4_0, exact, m.rows, m.columns);
       for (uint32_t r = 0; r < m.rows; r++) {
         compute::dequantise(packed.view, r, row);
@@ -402,8 +404,7 @@ Ready Step::hand_out(Item& item, Source source) {
     ready.weights = store_.layout_.view_in_place(layer, ready.expert, files, biases_);
   } else {
     const int buffer = item.buffer >= 0 ? item.buffer : store_.objects_[item.object].buffer;
-    ready.weights =
-        store_.layout_.view(layer, ready.expert, store_.buffers_[static_cast<size_t>(buffer)], biases_);
+    ready.weights = store_.layout_.view(layer, ready.expert, store_.buffers_[static_cast<size_t>(buffer)], biases_);
   }
   handed_ns_ = now_ns();
   handed_ = source;

@@ -3,12 +3,12 @@
 // each layer's in slots of memory, by the placement policies of policies/. What is missing is loaded as a layer begins;
 // what a predictor expects is fetched ahead meanwhile.
 //
-// Why not objects of the engine: those are written to a tier before they are read from it, and a durable tier keeps them
-// in a log of its own. The files here are the medium, are read-only, and are never copied to another. Shared with the
-// engine: its file access (engine/io), its memory tiers (slots are extents of one), its link model.
+// Why not objects of the engine: those are written to a tier before they are read from it, and a durable tier keeps
+// them in a log of its own. The files here are the medium, are read-only, and are never copied to another. Shared with
+// the engine: its file access (engine/io), its memory tiers (slots are extents of one), its link model.
 //
-// Use: one layer of one step is a Step; its experts come one by one, those first that are there, and stay in place until
-// it ends:
+// Use: one layer of one step is a Step; its experts come one by one, those first that are there, and stay in place
+// until it ends:
 //     auto step = store->begin(layer, uses);
 //     while (auto ready = step->next()) compute(ready->expert, ready->weights);
 //
@@ -60,10 +60,10 @@ struct StoreOptions {
 };
 
 struct StoreCounters {
-  uint64_t events = 0, uses = 0;  // uses: of an expert by a row
-  uint64_t hits = 0;              // uses whose expert held a slot when its layer began, arrived or on its way
-  uint64_t stall_free = 0;        // of those, arrived
-  uint64_t loads = 0;             // experts loaded on demand
+  uint64_t events = 0, uses = 0;        // uses: of an expert by a row
+  uint64_t hits = 0;                    // uses whose expert held a slot when its layer began, arrived or on its way
+  uint64_t stall_free = 0;              // of those, arrived
+  uint64_t loads = 0;                   // experts loaded on demand
   uint64_t streamed = 0, bypassed = 0;  // of those, not kept: no slot; the policy's wish
   uint64_t prefetches = 0, prefetches_used = 0, cancelled = 0;
   uint64_t in_place = 0, stand_ins = 0;  // experts of a step
@@ -126,8 +126,8 @@ class ExpertStore {
   const Layout& layout() const { return layout_; }
   // `layer`: index, in the order of the model's. At most batch x top_k uses, by rows. kInvalid; kBusy: a step is open.
   Result<std::unique_ptr<Step>> begin(uint32_t layer, std::span<const Use> uses);
-  // Tells the policy and the predictor of a layer's choices as if its experts had been there; no bytes move. For what was
-  // seen before; warm() follows. As begin().
+  // Tells the policy and the predictor of a layer's choices as if its experts had been there; no bytes move. For what
+  // was seen before; warm() follows. As begin().
   Status rehearse(uint32_t layer, std::span<const Use> uses);
   // Loads what the policy holds, and into free slots by number: for a start that is warm, and for all resident. kIo.
   Status warm();
@@ -184,8 +184,8 @@ class ExpertStore {
   Step* step_ = nullptr;
   bool serving_ = false, fetching_ = false;
   bool closing_ = false;
-  double layer_ns_ = 0;  // from a layer's last expert to the next one's begin, lately
-  double compute_ns_[2] = {};  // of an expert: from a slot, in place
+  double layer_ns_ = 0;               // from a layer's last expert to the next one's begin, lately
+  double compute_ns_[2] = {};         // of an expert: from a slot, in place
   std::vector<std::byte*> resident_;  // whole files
   std::vector<uint64_t> resident_bytes_;
   std::deque<StandIn> stand_ins_;  // their views refer to themselves

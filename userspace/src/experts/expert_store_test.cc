@@ -221,12 +221,12 @@ TEST_P(Moving, SameBitsAsAllResident) {
   EXPECT_EQ(s.streamed + s.bypassed > 0, c.slots < 2 * c.rows || std::string(c.policy) == "learned");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Store, Moving,
-    ::testing::Values(Case{"lru", nullptr, Format::kF32, 3, 1}, Case{"learned", "learned", Format::kMxfp4, 3, 1},
-                      Case{"lfu-decay", "popularity", Format::kBf16, 2, 3},
-                      Case{"learned", "previous-token", Format::kQ8_0, 1, 2},
-                      Case{"lru", "affinity", Format::kQ4_0, 5, 2}));
+INSTANTIATE_TEST_SUITE_P(Store, Moving,
+                         ::testing::Values(Case{"lru", nullptr, Format::kF32, 3, 1},
+                                           Case{"learned", "learned", Format::kMxfp4, 3, 1},
+                                           Case{"lfu-decay", "popularity", Format::kBf16, 2, 3},
+                                           Case{"learned", "previous-token", Format::kQ8_0, 1, 2},
+                                           Case{"lru", "affinity", Format::kQ4_0, 5, 2}));
 
 class Store : public ::testing::Test {
  protected:

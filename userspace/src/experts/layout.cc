@@ -33,8 +33,9 @@ Status unsupported(const std::string& what) { return {Code::kUnsupported, what};
 Result<Projection> projection(const model::Tensor& t, uint64_t bytes) {
   const auto format = format_of(t.dtype->name);
   const auto refuse = [&] {
-    return unsupported(fmt::format("tensor {}: {} [{}] cannot be multiplied with here; f32, bf16, Q8_0, Q4_0, MXFP4 can",
-                                   model::shown(t.name), t.dtype->name, fmt::join(t.shape, ", ")));
+    return unsupported(
+        fmt::format("tensor {}: {} [{}] cannot be multiplied with here; f32, bf16, Q8_0, Q4_0, MXFP4 can",
+                    model::shown(t.name), t.dtype->name, fmt::join(t.shape, ", ")));
   };
   if (!format || t.shape.size() < 2) return refuse();
   Projection p{*format, 0, 0};
@@ -125,9 +126,8 @@ std::vector<Run> Layout::runs(uint32_t layer, uint32_t expert) const {
     const uint64_t begin = e.offset / kIoBlock * kIoBlock;
     runs.push_back({e.file, begin, (e.offset + e.bytes + kIoBlock - 1) / kIoBlock * kIoBlock - begin, 0});
   }
-  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
-    return a.file != b.file ? a.file < b.file : a.offset < b.offset;
-  });
+  std::sort(runs.begin(), runs.end(),
+            [](const Run& a, const Run& b) { return a.file != b.file ? a.file < b.file : a.offset < b.offset; });
   std::vector<Run> joined;
   for (const Run& r : runs) {
     Run* last = joined.empty() ? nullptr : &joined.back();

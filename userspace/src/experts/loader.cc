@@ -154,11 +154,10 @@ void Loader::ended(Chunk& chunk) {
     return;
   }
   if (!good && load.error.is_ok()) {
-    const std::string why = chunk.result < 0
-                                ? std::string(std::strerror(static_cast<int>(-chunk.result)))
-                                : fmt::format("{} bytes came, has the file become shorter?", chunk.result);
-    load.error = {Code::kIo, fmt::format("{}: cannot read {} bytes at offset {}, tried twice: {}", names_[chunk.file_index],
-                                         chunk.wanted, chunk.offset, why)};
+    const std::string why = chunk.result < 0 ? std::string(std::strerror(static_cast<int>(-chunk.result)))
+                                             : fmt::format("{} bytes came, has the file become shorter?", chunk.result);
+    load.error = {Code::kIo, fmt::format("{}: cannot read {} bytes at offset {}, tried twice: {}",
+                                         names_[chunk.file_index], chunk.wanted, chunk.offset, why)};
   }
   if (good) counters_.bytes += chunk.vector.iov_len;
   load.left -= chunk.vector.iov_len;
@@ -203,7 +202,8 @@ void Loader::run() {
     const bool limited = outstanding_ == 0 && !background_.empty() && demand_.empty();
     if (limited && !stop_) {
       const uint64_t now = now_ns(), ready = link_.ready_ns(now, options_.chunk_bytes);
-      changed_.wait_for(lock, std::chrono::nanoseconds(std::clamp<uint64_t>(ready - std::min(now, ready), 1000, 5'000'000)));
+      changed_.wait_for(lock,
+                        std::chrono::nanoseconds(std::clamp<uint64_t>(ready - std::min(now, ready), 1000, 5'000'000)));
       continue;
     }
     if (stop_ && outstanding_ == 0) return;

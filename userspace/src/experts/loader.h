@@ -3,8 +3,8 @@
 // Background loads share a token bucket, where one is set. A read that fails is tried once more; then its load fails,
 // and no other.
 //
-// Thread safety: calls with the owner's lock held (the one it gave); `done` and `idle` are called by the loader's thread
-// with that lock held. While the thread waits for the medium the lock is free.
+// Thread safety: calls with the owner's lock held (the one it gave); `done` and `idle` are called by the loader's
+// thread with that lock held. While the thread waits for the medium the lock is free.
 #pragma once
 
 #include <atomic>
@@ -26,9 +26,9 @@
 namespace neotier::experts {
 
 struct LoaderOptions {
-  uint64_t chunk_bytes = 512 << 10;  // a multiple of kIoBlock
-  uint32_t demand_chunks = 16;       // at the medium at a time
-  uint32_t background_chunks = 4;    // the same, for background to add one
+  uint64_t chunk_bytes = 512 << 10;     // a multiple of kIoBlock
+  uint32_t demand_chunks = 16;          // at the medium at a time
+  uint32_t background_chunks = 4;       // the same, for background to add one
   uint64_t background_bytes_per_s = 0;  // 0: no limit
 };
 
@@ -105,8 +105,8 @@ struct Loader::Load {
 
  private:
   friend class Loader;
-  size_t run = 0;         // next to submit
-  uint64_t in_run = 0;    // bytes of it that were submitted
+  size_t run = 0;                // next to submit
+  uint64_t in_run = 0;           // bytes of it that were submitted
   uint64_t bytes = 0, left = 0;  // all, and not there yet
   uint32_t outstanding = 0;
   uint64_t started_ns = 0;

@@ -71,7 +71,8 @@ void fill_row(Format format, Random& random, uint32_t columns, std::byte* out) {
   // Any bits are values of these formats; the scale makes them the size wanted.
   const float largest = format == Format::kQ8_0 ? 128 : format == Format::kQ4_0 ? 8 : 6;
   const uint16_t scale = compute::to_f16(spread / largest);
-  const auto exponent = static_cast<uint8_t>(127 + std::lround(std::log2(spread / 3)));  // E2M1's mean magnitude is near 2
+  const auto exponent =
+      static_cast<uint8_t>(127 + std::lround(std::log2(spread / 3)));  // E2M1's mean magnitude is near 2
   const size_t values = format == Format::kQ8_0 ? 32 : 16;
   for (uint32_t block = 0; block < columns / compute::kBlock; block++) {
     if (format == Format::kMxfp4) {

@@ -14,8 +14,8 @@ namespace neotier::experts {
 
 // gpt-oss-20b's numbers of layers and experts by default.
 struct SyntheticModel {
-  uint32_t layers = 24, experts = 32, top_k = 4;  // 1 .. 256 each, top_k at most experts
-  uint32_t hidden = 2880, ff = 2880;              // multiples of 32, up to 2^16
+  uint32_t layers = 24, experts = 32, top_k = 4;     // 1 .. 256 each, top_k at most experts
+  uint32_t hidden = 2880, ff = 2880;                 // multiples of 32, up to 2^16
   compute::Format format = compute::Format::kMxfp4;  // not kMxfp4Split, which GGUF does not have
   bool biases = true;                                // as gpt-oss has
   uint64_t seed = 1;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which experts of each layer hold a slot, by a policy, and which to fetch ahead, by a predictor: the host's side of
-// policies for experts (neotier_placement.h), without time and without bytes. The replay drives it in modelled time, the
-// expert store with real transfers, so that both decide alike.
+// policies for experts (neotier_placement.h), without time and without bytes. The replay drives it in modelled time,
+// the expert store with real transfers, so that both decide alike.
 //
 // An event (one layer of one step) is atomic: none of its experts makes way for another of them; where every slot holds
 // an expert of the event, the rest are streamed: used, and not kept.
 //
 // Planner of fetching ahead: for each layer of the lookahead, the absent expert with the highest predicted probability
 // against the resident one with the least worth (its predicted probability, plus order_weight x its place in the
-// policy's order of eviction, 0 .. 1). The gain, times lead_discount for each layer past the next, must exceed min_gain;
-// the best one is fetched.
+// policy's order of eviction, 0 .. 1). The gain, times lead_discount for each layer past the next, must exceed
+// min_gain; the best one is fetched.
 //
 // Thread safety: none. Throws std::runtime_error where the policy or the predictor breaks the rules of its ABI (named).
 #pragma once
@@ -104,9 +104,9 @@ class ExpertSlots {
 
   const ExpertSlotsOptions options_;
   std::vector<uint8_t> flags_, fetched_;
-  std::vector<uint64_t> seen_;      // tick of the last event that uses the expert, plus 1
-  std::vector<uint32_t> held_;      // slots taken, a layer
-  std::vector<uint32_t> on_way_;    // fetched ahead and not arrived
+  std::vector<uint64_t> seen_;    // tick of the last event that uses the expert, plus 1
+  std::vector<uint32_t> held_;    // slots taken, a layer
+  std::vector<uint32_t> on_way_;  // fetched ahead and not arrived
   Instance policy_;
   std::optional<Instance> predictor_;
   neotier_event event_ = {};

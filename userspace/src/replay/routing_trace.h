@@ -55,8 +55,9 @@ class RoutingTrace {
   std::vector<RoutingSequence> sequences_;
 };
 
-// Made up here, for models whose routing nobody recorded: each layer's experts have popularities by Zipf's law (exponent
-// 0.6), and a token repeats each choice of the one before with chance 0.4, near what gpt-oss-20b's routing shows
+// Made up here, for models whose routing nobody recorded: each layer's experts have popularities by Zipf's law
+// (exponent 0.6), and a token repeats each choice of the one before with chance 0.4, near what gpt-oss-20b's routing
+// shows
 // (`neotier moe analyse`). The same arguments give the same routing. Sequences of 300 tokens.
 RoutingTrace synthetic_routing(const RoutingShape& shape, uint64_t tokens, uint64_t seed);
 

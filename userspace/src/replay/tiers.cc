@@ -141,14 +141,14 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
       leading += found == k;
       found++;
     }
-    const LoadPlan best =
-        plan_load(r, trace.block_tokens, block_bytes, tier_of, leading, tiers, options.prefill_scale);
+    const LoadPlan best = plan_load(r, trace.block_tokens, block_bytes, tier_of, leading, tiers, options.prefill_scale);
     for (uint32_t k = 0; k < best.load; k++) result.tiers[tier_of[k]].bytes_loaded += block_bytes;
     result.recomputed += leading - best.load;
     result.hits += found;
     result.prefix_hits += leading;
     ttft.push_back(best.ttft_ns * 1e-6);
-    recompute.push_back(static_cast<double>(prefill_ns(0, std::max(r.input_tokens, 1u))) * options.prefill_scale * 1e-6);
+    recompute.push_back(static_cast<double>(prefill_ns(0, std::max(r.input_tokens, 1u))) * options.prefill_scale *
+                        1e-6);
     for (auto& cache : caches) cache->request(r, i, next.empty() ? nullptr : next.data() + position);
     position += r.blocks;
   }

@@ -68,7 +68,7 @@ struct TiersResult {
   uint64_t requests = 0, block_refs = 0, hits = 0, prefix_hits = 0;
   uint64_t recomputed = 0;  // leading blocks that a tier had and that were computed again because loading is slower
   std::vector<TierResult> tiers;
-  double ttft_ms[3] = {};            // p50, p90, p99
+  double ttft_ms[3] = {};  // p50, p90, p99
   double ttft_mean_ms = 0;
   double ttft_recompute_ms[3] = {};  // the same with no cache at all
 };

@@ -26,7 +26,7 @@ struct Io {
   const iovec* iov = nullptr;
   uint64_t offset = 0;
   uint32_t file_index = 0;  // of those that were opened together; else 0
-  int64_t result = 0;  // bytes, which may be fewer than asked, or -errno
+  int64_t result = 0;       // bytes, which may be fewer than asked, or -errno
 };
 
 // Used by one thread at a time, wake() excepted.
@@ -52,9 +52,9 @@ class FileSystem {
   virtual Result<std::unique_ptr<File>> open(const std::string& path) = 0;
   // A new file of that size with all its room reserved, locked. kFull, kIo. Replaces what an interrupted create() left.
   virtual Result<std::unique_ptr<File>> create(const std::string& path, uint64_t bytes) = 0;
-  // Existing files, 1 or more, that are only read and may be read by others: not locked, of any size; Io::file_index counts
-  // them. Accesses may go past an end and come back shorter. O_DIRECT where the file systems have it; File::method()
-  // says so where not. File::bytes() is of all. kNotFound, kIo, kInvalid (no regular file).
+  // Existing files, 1 or more, that are only read and may be read by others: not locked, of any size; Io::file_index
+  // counts them. Accesses may go past an end and come back shorter. O_DIRECT where the file systems have it;
+  // File::method() says so where not. File::bytes() is of all. kNotFound, kIo, kInvalid (no regular file).
   virtual Result<std::unique_ptr<File>> open_to_read(std::span<const std::string> paths) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;
 };

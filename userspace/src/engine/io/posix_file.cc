@@ -86,9 +86,11 @@ class UringFile : public File {
     if (io.op == IoOp::kSync)
       io_uring_prep_fsync(sqe, file, IORING_FSYNC_DATASYNC);
     else if (io.buffer >= 0 && io.op == IoOp::kRead)
-      io_uring_prep_read_fixed(sqe, file, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset, io.buffer);
+      io_uring_prep_read_fixed(sqe, file, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset,
+                               io.buffer);
     else if (io.buffer >= 0)
-      io_uring_prep_write_fixed(sqe, file, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset, io.buffer);
+      io_uring_prep_write_fixed(sqe, file, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset,
+                                io.buffer);
     else if (io.op == IoOp::kRead)
       io_uring_prep_readv(sqe, file, io.iov, io.iovs, io.offset);
     else
@@ -284,8 +286,7 @@ class PosixFileSystem : public FileSystem {
     fds.push_back(std::move(fd));
     return make(path, std::move(fds), static_cast<uint64_t>(about.st_size), true);
   }
-  Result<std::unique_ptr<File>> make(const std::string& path, std::vector<Descriptor> fds, uint64_t size,
-                                      bool direct) {
+  Result<std::unique_ptr<File>> make(const std::string& path, std::vector<Descriptor> fds, uint64_t size, bool direct) {
     if (method_ != IoMethod::kThreads) {
       auto file = std::make_unique<UringFile>(std::move(fds), size, direct);
       if (file->set_up()) return std::unique_ptr<File>(std::move(file));

@@ -10,12 +10,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <list>
 #include <stdexcept>
 #include <thread>
 
 #include "experts/bench/forward.h"
 #include "experts/bench/page_cache.h"
+#include "replay/moe_schedule.h"
 #include "util/median.h"
 #include "util/quantile.h"
 
@@ -25,10 +27,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); }
+double ms_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
 
 void require(const Status& status) {
   if (!status) throw std::runtime_error(status.what());
+}
+
+constexpr uint64_t kSpare = 1 << 30;  // of memory, for everything else
+
+uint64_t available_memory() {
+  std::ifstream in("/proc/meminfo");
+  std::string name, unit;
+  for (uint64_t kib = 0; in >> name >> kib; std::getline(in, unit))
+    if (name == "MemAvailable:") return kib << 10;
+  return UINT64_MAX;
 }
 
 // The model's files mapped, as a program that leaves everything to the page cache has them.
@@ -93,17 +107,20 @@ class Bench {
   }
 
   MoeBenchResult run() {
-    // Everything else is compared with it, and its compute is what the replay is told.
-    result_.methods.push_back(resident());
-    const MoeMethod first = result_.methods[0];
-    for (const std::string& name : o_.methods) {
-      if (name == "resident") continue;
-      MoeMethod m = name == "mmap" ? mapped() : stored(name);
+    // The first is what the others are compared with: everything resident, where that fits.
+    std::vector<std::string> names = o_.methods;
+    std::erase(names, "resident");
+    result_.all_resident = layout_.read_bytes() + kSpare < available_memory();
+    if (result_.all_resident) names.insert(names.begin(), "resident");
+    if (names.empty())
+      throw std::runtime_error("the model does not fit into memory: give another of --methods as well");
+    for (const std::string& name : names) {
+      MoeMethod m = name == "resident" ? resident() : name == "mmap" ? mapped() : stored(name);
+      const MoeMethod& first = result_.methods.empty() ? m : result_.methods[0];
       m.identical = m.digest == first.digest;
       m.stall_share = std::max(0.0, 1 - first.mean_ms / m.mean_ms);
       result_.methods.push_back(std::move(m));
     }
-    result_.methods[0].identical = true;
     return result_;
   }
 
@@ -238,13 +255,18 @@ class Bench {
     auto store = open_store(o);
     say("resident: reading all experts");
     require(store->warm());
-    compute_ms_ = 0;
-    computed_ = 0;
     measure(m, from(*store));
-    result_.expert_ms = compute_ms_ / static_cast<double>(computed_);
-    result_.other_ms =
-        std::max(0.0, m.mean_ms - compute_ms_ / static_cast<double>(o_.tokens)) / static_cast<double>(layout_.layers());
+    note_compute(m, store->counters().wait_ns);
     return m;
+  }
+
+  // What the replay is told: the first method's.
+  void note_compute(const MoeMethod& m, uint64_t wait_ns) {
+    if (result_.expert_ms > 0) return;
+    const auto tokens = static_cast<double>(o_.tokens);
+    const double experts = compute_ms_ / tokens, waits = static_cast<double>(wait_ns) * 1e-6 / tokens;
+    result_.expert_ms = compute_ms_ / static_cast<double>(computed_);
+    result_.other_ms = std::max(0.0, m.mean_ms - experts - waits) / layout_.layers();
   }
 
   MoeMethod stored(const std::string& name) {
@@ -270,8 +292,11 @@ class Bench {
         for (uint32_t layer = 0; layer < layout_.layers(); layer++) require(store->rehearse(layer, uses(t, layer)));
       require(store->warm());
       const uint64_t bytes = store->counters().bytes;
+      compute_ms_ = 0;
+      computed_ = 0;
       measure(m, from(*store));
       m.counters = store->counters();
+      note_compute(m, m.counters.wait_ns);
       m.counters.bytes -= bytes;
       m.counted = true;
     }
@@ -294,7 +319,8 @@ class Bench {
     o.policy_params = store.policy_params;
     o.predictor_params = store.predictor_params;
     o.keep_steps = true;
-    std::vector<double> ms = replay::replay(trace_.first(o_.warm + o_.tokens), store.policy, store.predictor, o).step_ns;
+    std::vector<double> ms =
+        replay::replay(trace_.first(o_.warm + o_.tokens), store.policy, store.predictor, o).step_ns;
     ms.erase(ms.begin(), ms.begin() + static_cast<ptrdiff_t>(o_.warm));
     for (double& v : ms) v *= 1e-6;
     std::sort(ms.begin(), ms.end());
@@ -314,16 +340,18 @@ class Bench {
     std::string why;
     const auto limit = PageCacheLimit::make(room + (16 << 20), why);
     m.text = limit ? "mapped files, page cache limited by a memory cgroup to the slots' size"
-                   : fmt::format("mapped files; {}, so experts beyond the slots' size are dropped from the page cache "
-                                 "(posix_fadvise), least recently used first",
-                                 why);
+                   : fmt::format(
+                         "mapped files; {}, so experts beyond the slots' size are dropped from the page cache "
+                         "(posix_fadvise), least recently used first",
+                         why);
     const MappedFiles files(model_);
     std::list<uint32_t> order;
     const auto note = [&](uint32_t object) {
       order.remove(object);
       order.push_front(object);
       if (order.size() <= uint64_t{o_.store.slots} * layout_.layers()) return;
-      for (const Run& r : layout_.runs(order.back() / layout_.experts(), order.back() % layout_.experts())) files.drop(r);
+      for (const Run& r : layout_.runs(order.back() / layout_.experts(), order.back() % layout_.experts()))
+        files.drop(r);
       order.pop_back();
     };
     const auto layer_of = [&](uint32_t layer, compute::MoeStep& moe) {
@@ -335,7 +363,7 @@ class Bench {
     };
     // Warm too: what the tokens before used is touched, as far as there is room.
     const uint64_t warm = std::min<uint64_t>(o_.warm, 4);
-    volatile std::byte touched{};
+    std::byte touched{};
     for (uint64_t t = o_.warm - warm; t < o_.warm; t++)
       for (uint32_t layer = 0; layer < layout_.layers(); layer++)
         for (const Use& u : uses(t, layer)) {
@@ -343,8 +371,9 @@ class Bench {
           if (!limit) note(layer * layout_.experts() + u.expert);
           for (const Run& r : layout_.runs(layer, u.expert))
             for (uint64_t at = 0; at < r.bytes && r.offset + at < model_.files[r.file].bytes; at += kIoBlock)
-              touched = files.bases[r.file][r.offset + at];
+              touched ^= files.bases[r.file][r.offset + at];
         }
+    warmth_ = touched;
     measure(m, layer_of);
     for (const auto& f : model_.files) drop_page_cache(f.path);
     return m;
@@ -361,6 +390,7 @@ class Bench {
   uint64_t step_ = 0;
   double compute_ms_ = 0;
   uint64_t computed_ = 0;
+  volatile std::byte warmth_{};  // so that pages that are touched are
 };
 
 }  // namespace

@@ -30,14 +30,14 @@ struct MoeMethod {
   std::string name, text;  // text: what it was, for people
   std::vector<double> token_ms;
   double mean_ms = 0, p50_ms = 0, p90_ms = 0, p99_ms = 0;
-  double stall_share = 0;  // of the time, over everything resident's
+  double stall_share = 0;  // of the time, over the first method's
   uint64_t digest = 0;     // of every token's output
-  bool identical = false;  // to everything resident's
+  bool identical = false;  // to the first method's
   double error = 0;        // relative L2 norm of the outputs against those; 0 where identical
   bool counted = false;    // by the store: what follows is known
   StoreCounters counters;
-  double link_gb_s = 0;     // of expert loads, before and after the run
-  bool predicted = false;   // by the replay: what follows is known
+  double link_gb_s = 0;    // of expert loads, before and after the run
+  bool predicted = false;  // by the replay: what follows is known
   double predicted_mean_ms = 0, predicted_p50_ms = 0, predicted_p90_ms = 0, predicted_p99_ms = 0;
 };
 
@@ -46,9 +46,10 @@ struct MoeBenchResult {
   uint64_t slots_bytes = 0, model_bytes = 0;  // memory of the slots; all experts
   uint32_t layers = 0, experts = 0, slots = 0, hidden = 0, ff = 0;
   std::string path, format, medium, routing_weights;  // the CPU's path; how files are read
-  double expert_ms = 0;  // to compute one expert for one token, mean, everything resident
-  double other_ms = 0;   // of a layer besides: layer_ms, router, norms, sums
+  double expert_ms = 0;                               // to compute one expert for one token, mean, everything resident
+  double other_ms = 0;                                // of a layer besides: layer_ms, router, norms, sums
   double stand_in_error = 0;
+  bool all_resident = false;  // there is memory for that, and it is the first method
   std::vector<MoeMethod> methods;
 };
 

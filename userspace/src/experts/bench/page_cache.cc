@@ -31,11 +31,11 @@ std::vector<Group> own_groups() {
   for (std::string line; std::getline(in, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers = line.substr(first + 1, second - first - 1);
     const std::string path = line.substr(second + 1);
-    if (controllers.find(",memory,") != std::string::npos)
+    if (controllers.find("memory") != std::string::npos)
       groups.push_back({"/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes"});
-    else if (controllers == ",,")
+    else if (controllers.empty())
       groups.push_back({"/sys/fs/cgroup" + path, "memory.max"});
   }
   return groups;

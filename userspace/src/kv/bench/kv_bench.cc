@@ -56,9 +56,8 @@ class Bench {
  public:
   Bench(const replay::KvTrace& trace, const KvBenchOptions& o) : trace_(trace), o_(o) {
     if (o.block_bytes == 0 || o.layers == 0 || o.block_bytes % (uint64_t{o.layers} * 8) != 0)
-      throw std::runtime_error(
-          fmt::format("a block of {} bytes in {} layers: expected a multiple of {}", o.block_bytes, o.layers,
-                      uint64_t{o.layers} * 8));
+      throw std::runtime_error(fmt::format("a block of {} bytes in {} layers: expected a multiple of {}", o.block_bytes,
+                                           o.layers, uint64_t{o.layers} * 8));
     std::vector<engine::TierSetup> tiers = engine::make_tiers(o.tiers);
     engine::EngineConfig config;
     config.events = 1 << 16;
@@ -69,9 +68,10 @@ class Bench {
       const engine::TierInfo& info = tier.tier->info();
       if (info.stand_in || (info.kind != engine::TierKind::kDram && info.kind != engine::TierKind::kCxl &&
                             info.kind != engine::TierKind::kSsd))
-        throw std::runtime_error(fmt::format("tier {}: a stand-in, or a kind that is not measured here; use dram, ssd, "
-                                             "or cxl on its own node",
-                                             info.name));
+        throw std::runtime_error(
+            fmt::format("tier {}: a stand-in, or a kind that is not measured here; use dram, ssd, "
+                        "or cxl on its own node",
+                        info.name));
       const auto bytes = static_cast<uint64_t>(static_cast<double>(info.capacity_bytes) * config.knobs.high_watermark);
       result_.tiers.push_back({info.name, bytes, 0, 0});
       config.max_objects = std::max<size_t>(config.max_objects, 4 * info.capacity_bytes / o.block_bytes);
@@ -199,10 +199,10 @@ class Bench {
     std::vector<uint8_t> where;
     for (const Key& key : std::span(keys).first(*found)) where.push_back(static_cast<uint8_t>(tier_of(key)));
     // A block may have left between the two.
-    const auto leading = static_cast<uint32_t>(
-        std::find(where.begin(), where.end(), result_.tiers.size()) - where.begin());
-    const replay::LoadPlan plan = replay::plan_load(r, trace_.block_tokens, o_.block_bytes, where, leading,
-                                                    result_.tiers, o_.prefill_scale);
+    const auto leading =
+        static_cast<uint32_t>(std::find(where.begin(), where.end(), result_.tiers.size()) - where.begin());
+    const replay::LoadPlan plan =
+        replay::plan_load(r, trace_.block_tokens, o_.block_bytes, where, leading, result_.tiers, o_.prefill_scale);
     size_t good = 0;
     const auto load_begin = Clock::now();
     if (plan.load > 0) {

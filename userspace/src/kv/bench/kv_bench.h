@@ -19,7 +19,7 @@ struct KvBenchOptions {
   uint64_t block_bytes = 512 << 10;
   uint32_t layers = 4;  // a block is loaded so many pieces; block_bytes is a multiple
   std::string policy = "lru";
-  double speed_up = 1;        // of the trace's arrivals
+  double speed_up = 1;          // of the trace's arrivals
   double prefill_scale = 0.05;  // of replay::prefill_ns()
   std::function<bool()> cancelled;
   std::function<void(const std::string&)> progress;

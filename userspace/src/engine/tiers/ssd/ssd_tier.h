@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/tier.h"
 #include "engine/io/file.h"
+#include "engine/tier.h"
 
 namespace neotier::engine {
 
