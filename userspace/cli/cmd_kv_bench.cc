@@ -42,9 +42,9 @@ replay::KvTrace load(const Arguments& a) {
   if (a.trace.empty()) {
     replay::SyntheticOptions o;
     o.kind = a.synthetic;
-    o.requests = a.first + a.count;
+    o.requests = a.first + a.bench.before + a.count;
     o.seed = a.seed;
-    return replay::slice(replay::make_synthetic(o), a.first, a.count);
+    return replay::slice(replay::make_synthetic(o), a.first, a.bench.before + a.count);
   }
   const replay::KvTrace trace = replay::load_trace(a.trace, a.load);
   if (!trace.identity)
@@ -52,7 +52,7 @@ replay::KvTrace load(const Arguments& a) {
         "{}: this format gives lengths only: no block is known to come back, so nothing can be loaded", a.trace));
   if (a.first >= trace.requests.size())
     throw std::runtime_error(fmt::format("--first {}: the trace has {} requests", a.first, trace.requests.size()));
-  return replay::slice(trace, a.first, std::min<size_t>(a.count, trace.requests.size() - a.first));
+  return replay::slice(trace, a.first, std::min<size_t>(a.bench.before + a.count, trace.requests.size() - a.first));
 }
 
 // "ssd=1G" becomes "ssd=1G:file=…"; the file is ours, and goes with this.
@@ -91,6 +91,7 @@ Quantiles replayed(const KvBenchResult& r) {
 Json to_json(const Arguments& a, const KvBenchResult& r) {
   Json j = {{"trace", a.trace.empty() ? "synthetic " + a.synthetic : fs::path(a.trace).filename().string()},
             {"first", a.first},
+            {"requests_before", a.bench.before},
             {"requests", r.requests},
             {"speed_up", a.bench.speed_up},
             {"prefill_scale", a.bench.prefill_scale},
@@ -125,9 +126,11 @@ Json to_json(const Arguments& a, const KvBenchResult& r) {
 }
 
 void print(const Arguments& a, const KvBenchResult& r, uint32_t block_tokens) {
-  fmt::print("{}: {} requests from {} on, arriving {} x as fast; blocks of {} tokens are {}, in {} layers; policy {}\n",
-             a.trace.empty() ? "synthetic " + a.synthetic : a.trace, r.requests, a.first, a.bench.speed_up,
-             block_tokens, format_size(a.bench.block_bytes), a.bench.layers, a.bench.policy);
+  fmt::print(
+      "{}: {} requests, {} before them stored, arriving {} x as fast; blocks of {} tokens are {}, in {} layers; policy "
+      "{}\n",
+      a.trace.empty() ? "synthetic " + a.synthetic : a.trace, r.requests, a.bench.before, a.bench.speed_up,
+      block_tokens, format_size(a.bench.block_bytes), a.bench.layers, a.bench.policy);
   fmt::print(
       "loading is real; computing what is missing is slept for: {} x the replay's model of Llama-3.1-8B on an "
       "H100-class GPU\n\n",
@@ -193,7 +196,8 @@ void add_kv_bench(CLI::App& kv, int& status) {
   auto a = std::make_shared<Arguments>();
   CLI::App* c = kv.add_subcommand("bench", "a trace's requests on a store over real tiers: measured TTFT (real bytes)");
   c->footer(
-      "examples:\n  neotier kv bench ../shared/data/mooncake/conversation_trace.jsonl --count 200 --speed-up 10\n"
+      "examples:\n  neotier kv bench ../shared/data/mooncake/conversation_trace.jsonl --requests-before 1500 --count "
+      "200 --block-bytes 64K --speed-up 10\n"
       "  neotier kv bench --synthetic chat --tiers dram=128M,ssd=1G --json out/kv.json\n"
       "The defaults keep the ratio of loading to computing near that of 64 MiB blocks, an NVMe drive and an H100.");
   c->add_option("trace", a->trace, "TRACE: Mooncake or Qwen-Bailian JSON Lines");
@@ -203,6 +207,9 @@ void add_kv_bench(CLI::App& kv, int& status) {
   c->add_option("--block-tokens", a->load.block_tokens, "tokens a block; default: the format's");
   c->add_option("--first", a->first, "skip that many requests")->capture_default_str();
   c->add_option("--count", a->count, "requests")->capture_default_str()->check(CLI::Range(1, 1000000));
+  c->add_option("--requests-before", a->bench.before, "of which the blocks are stored first, without timing them")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 10000000));
   c->add_option("--tiers", a->tiers, "dram=SIZE,ssd=SIZE[:file=FILE], cxl=SIZE:node=N; fastest first")
       ->capture_default_str();
   c->add_option("--folder", a->folder, "of SSD files that are not named; they are removed afterwards")

@@ -105,14 +105,13 @@ std::vector<Tier> parse_tiers(const std::string& text, const std::string& links)
 }
 
 TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& policy, const std::vector<Tier>& tiers,
-                         const KvOptions& options) {
+                         const KvOptions& options, uint64_t first) {
   const uint64_t block_bytes =
       options.block_bytes ? options.block_bytes : uint64_t{trace.block_tokens} * kKvBytesPerToken;
   const std::vector<uint64_t> next = policy->flags & NEOTIER_NEEDS_ORACLE ? next_uses(trace) : std::vector<uint64_t>();
   TiersResult result;
   result.policy = policy->name;
-  result.requests = trace.requests.size();
-  result.block_refs = trace.blocks.size();
+  result.requests = trace.requests.size() - std::min<uint64_t>(first, trace.requests.size());
   std::vector<std::unique_ptr<KvCache>> caches;
   for (const Tier& tier : tiers) {
     KvOptions own = options;
@@ -131,6 +130,15 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
     if (options.cancelled && options.cancelled()) throw std::runtime_error("interrupted");
     const KvRequest& r = trace.requests[i];
     const uint32_t* objects = trace.blocks.data() + r.first;
+    const auto serve = [&] {
+      for (auto& cache : caches) cache->request(r, i, next.empty() ? nullptr : next.data() + position);
+      position += r.blocks;
+    };
+    if (i < first) {
+      serve();
+      continue;
+    }
+    result.block_refs += r.blocks;
     tier_of.assign(r.blocks, static_cast<uint8_t>(tiers.size()));
     uint32_t leading = 0, found = 0;
     for (uint32_t k = 0; k < r.blocks; k++) {
@@ -149,8 +157,7 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
     ttft.push_back(best.ttft_ns * 1e-6);
     recompute.push_back(static_cast<double>(prefill_ns(0, std::max(r.input_tokens, 1u))) * options.prefill_scale *
                         1e-6);
-    for (auto& cache : caches) cache->request(r, i, next.empty() ? nullptr : next.data() + position);
-    position += r.blocks;
+    serve();
   }
   for (size_t t = 0; t < tiers.size(); t++) result.tiers[t].bytes_written = caches[t]->inserts() * block_bytes;
   for (const double ms : ttft) result.ttft_mean_ms += ms / static_cast<double>(ttft.size());

@@ -73,8 +73,9 @@ struct TiersResult {
   double ttft_recompute_ms[3] = {};  // the same with no cache at all
 };
 
-// Throws as replay() does, and if a tier has no room for one block.
+// `first`: requests before it fill the caches and are not counted. Throws as replay() does, and if a tier has no room
+// for one block.
 TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& policy, const std::vector<Tier>& tiers,
-                         const KvOptions& options);
+                         const KvOptions& options, uint64_t first = 0);
 
 }  // namespace neotier::replay

@@ -55,6 +55,9 @@ Quantiles quantiles(std::vector<double> values) {
 class Bench {
  public:
   Bench(const replay::KvTrace& trace, const KvBenchOptions& o) : trace_(trace), o_(o) {
+    if (o.before >= trace.requests.size())
+      throw std::runtime_error(
+          fmt::format("{} requests before and {} in all: none is left to time", o.before, trace.requests.size()));
     if (o.block_bytes == 0 || o.layers == 0 || o.block_bytes % (uint64_t{o.layers} * 8) != 0)
       throw std::runtime_error(fmt::format("a block of {} bytes in {} layers: expected a multiple of {}", o.block_bytes,
                                            o.layers, uint64_t{o.layers} * 8));
@@ -84,6 +87,11 @@ class Bench {
     store.layers = o.layers;
     store.layer_bytes = o.block_bytes / o.layers;
     store.write = WritePolicy::kWriteThrough;
+    // What a block costs to make anew; without it nothing would ever be let go of.
+    const uint64_t tokens = trace.block_tokens;
+    const auto scaled = [&](uint64_t ns) { return static_cast<uint64_t>(static_cast<double>(ns) * o.prefill_scale); };
+    store.recompute_ns = std::max<uint64_t>(1, scaled(replay::prefill_ns(0, tokens)));
+    store.recompute_per_position_ns = scaled(replay::prefill_ns(tokens, tokens) - replay::prefill_ns(0, tokens));
     store_ = std::make_unique<KvStore>(*engine_, store);
     session_ = *store_->open_session(store_->tenant("bench", 0), 0);
     for (const replay::KvRequest& r : trace.requests) most_ = std::max<size_t>(most_, r.blocks);
@@ -98,17 +106,27 @@ class Bench {
     options.prefill_scale = o_.prefill_scale;
     options.cancelled = o_.cancelled;
     result_.replay =
-        replay::replay_tiers(trace_, placement::find_policy(o_.policy, NEOTIER_KV), result_.tiers, options);
+        replay::replay_tiers(trace_, placement::find_policy(o_.policy, NEOTIER_KV), result_.tiers, options, o_.before);
+    for (size_t i = 0; i < o_.before; i++) {
+      say(fmt::format("storing what {} requests left: {}", o_.before, i));
+      const replay::KvRequest& r = trace_.requests[i];
+      const std::vector<Key> keys = keys_of(r);
+      const auto found = store_->lookup(session_, keys);
+      require(found.status());
+      keep(r, keys, *found);
+    }
+    result_.stored = result_.no_room = 0;
     const auto begin = Clock::now();
-    for (size_t i = 0; i < trace_.requests.size(); i++) {
-      say(fmt::format("request {} of {}", i, trace_.requests.size()));
-      const Ms arrival(static_cast<double>(trace_.requests[i].time_ns) * 1e-6 / o_.speed_up);
+    const uint64_t first_ns = trace_.requests[o_.before].time_ns;
+    for (size_t i = o_.before; i < trace_.requests.size(); i++) {
+      say(fmt::format("request {} of {}", i - o_.before, trace_.requests.size() - o_.before));
+      const Ms arrival(static_cast<double>(trace_.requests[i].time_ns - first_ns) * 1e-6 / o_.speed_up);
       const Ms early = arrival - Ms(Clock::now() - begin);
       if (early.count() > 0) std::this_thread::sleep_for(early);
       wait_.push_back(std::max(0.0, -early.count()));
       serve(trace_.requests[i]);
     }
-    result_.requests = trace_.requests.size();
+    result_.requests = trace_.requests.size() - o_.before;
     result_.ttft_ms = quantiles(ttft_);
     result_.load_ms = quantiles(load_);
     result_.wait_ms = quantiles(wait_);
@@ -191,8 +209,7 @@ class Bench {
   }
 
   void serve(const replay::KvRequest& r) {
-    std::vector<Key> keys;
-    for (uint32_t k = 0; k < r.blocks; k++) keys.push_back(key_of(trace_.blocks[r.first + k]));
+    const std::vector<Key> keys = keys_of(r);
     const auto begin = Clock::now();
     const auto found = store_->lookup(session_, keys);
     require(found.status());
@@ -227,6 +244,17 @@ class Bench {
       result_.loaded_from[where[k]]++;
       result_.wrong_blocks += !holds(k, trace_.blocks[r.first + k]);
     }
+    keep(r, keys, good);
+  }
+
+  std::vector<Key> keys_of(const replay::KvRequest& r) const {
+    std::vector<Key> keys;
+    for (uint32_t k = 0; k < r.blocks; k++) keys.push_back(key_of(trace_.blocks[r.first + k]));
+    return keys;
+  }
+
+  // Stores the request's blocks, of which the first `good` are in data_ already or need not be.
+  void keep(const replay::KvRequest& r, std::span<const Key> keys, size_t good) {
     for (size_t k = good; k < r.blocks; k++) fill(k, trace_.blocks[r.first + k]);
     const std::vector<std::byte*> made = pieces(r.blocks);
     const std::vector<const std::byte*> from(made.begin(), made.end());

@@ -19,6 +19,7 @@ struct KvBenchOptions {
   uint64_t block_bytes = 512 << 10;
   uint32_t layers = 4;  // a block is loaded so many pieces; block_bytes is a multiple
   std::string policy = "lru";
+  uint64_t before = 0;          // requests whose blocks are stored first; neither timed nor counted
   double speed_up = 1;          // of the trace's arrivals
   double prefill_scale = 0.05;  // of replay::prefill_ns()
   std::function<bool()> cancelled;
