@@ -143,12 +143,16 @@ Json to_json(const Arguments& a, const MoeBenchResult& r, const std::string& rou
       one["in_place"] = c.in_place;
       one["stand_ins"] = c.stand_ins;
       one["link_gb_per_s"] = m.link_gb_s;
+      one["expert_ms"] = m.expert_ms;
+      one["layer_other_ms"] = m.other_ms;
+      one["wait_ms"] = m.wait_ms;
     }
     if (m.predicted) {
       one["predicted_token_ms"] = {{"mean", m.predicted_mean_ms},
                                    {"p50", m.predicted_p50_ms},
                                    {"p90", m.predicted_p90_ms},
                                    {"p99", m.predicted_p99_ms}};
+      one["predicted_wait_ms"] = m.predicted_wait_ms;
       one["measured_over_predicted_percent"] = difference(m.mean_ms, m.predicted_mean_ms);
     }
     one["token_ms_all"] = m.token_ms;
@@ -169,20 +173,24 @@ void print(const Arguments& a, const MoeBenchResult& r, const std::string& routi
       "{:.2f} ms besides{}\n\n",
       a.bench.tokens, a.bench.warm, r.expert_ms, r.other_ms,
       a.bench.layer_ms > 0 ? fmt::format(" ({} ms of it slept)", a.bench.layer_ms) : "");
-  fmt::print("{:<9} {:>24}  {:>8} {:>6} {:>6} {:>8} {:>9} | {:>9} {:>7} {:>6}  output\n", "", "ms a token p50/p90/p99",
-             "tokens/s", "stall", "hits", "on time", "bytes/tok", "predicted", "differs", "GB/s");
+  fmt::print("{:<9} {:>24} {:>8} {:>6} {:>6} {:>7} {:>9} {:>8} | {:>9} {:>8} {:>6} {:>5}  output\n", "",
+             "ms a token p50/p90/p99", "tokens/s", "stall", "hits", "on time", "bytes/tok", "wait ms", "predicted",
+             "its wait", "off by", "GB/s");
   for (const MoeMethod& m : r.methods) {
     const auto& c = m.counters;
     const auto share = [&](uint64_t n) {
       return m.counted ? fmt::format("{:.3f}", static_cast<double>(n) / static_cast<double>(c.uses)) : std::string("-");
     };
-    fmt::print("{:<9} {:>24}  {:>8.2f} {:>5.1f}% {:>6} {:>8} {:>9} | {:>9} {:>7} {:>6}  {}\n", m.name,
+    const auto number = [](bool known, double value, int digits) {
+      return known ? fmt::format("{:.{}f}", value, digits) : std::string("-");
+    };
+    fmt::print("{:<9} {:>24} {:>8.2f} {:>5.1f}% {:>6} {:>7} {:>9} {:>8} | {:>9} {:>8} {:>6} {:>5}  {}\n", m.name,
                fmt::format("{:.1f} / {:.1f} / {:.1f}", m.p50_ms, m.p90_ms, m.p99_ms), 1e3 / m.mean_ms,
                100 * m.stall_share, share(c.hits), share(c.stall_free),
-               m.counted ? format_size(c.bytes / a.bench.tokens) : "-",
-               m.predicted ? fmt::format("{:.1f}", m.predicted_mean_ms) : "-",
+               m.counted ? format_size(c.bytes / a.bench.tokens) : "-", number(m.counted, m.wait_ms, 1),
+               number(m.predicted, m.predicted_mean_ms, 1), number(m.predicted, m.predicted_wait_ms, 1),
                m.predicted ? fmt::format("{:+.1f}%", difference(m.mean_ms, m.predicted_mean_ms)) : "-",
-               m.counted ? fmt::format("{:.2f}", m.link_gb_s) : "-",
+               number(m.counted, m.link_gb_s, 2),
                m.identical ? fmt::format("{:016x}, identical", m.digest)
                            : fmt::format("differs: relative error {:.2e}", m.error));
   }
@@ -191,9 +199,11 @@ void print(const Arguments& a, const MoeBenchResult& r, const std::string& routi
   if (!r.all_resident)
     fmt::print("everything resident does not fit into this machine's memory: {} is first instead\n", r.methods[0].name);
   fmt::print(
-      "stall: share of the time over the first method's. hits: experts that held a slot when their layer "
-      "began; on time: and were\nthere. predicted: mean ms a token by the replay (`neotier moe replay`) from the "
-      "compute and the link (GB/s) measured here.\n");
+      "stall: share of the time over the first method's. hits: experts that held a slot when their layer began; on "
+      "time: "
+      "and were there.\npredicted: mean ms a token, and waiting, by the replay (`neotier moe replay`) from the same "
+      "run's "
+      "compute time and the link (GB/s) measured before and after it.\n");
   for (const MoeMethod& m : r.methods) {
     const auto& c = m.counters;
     if (c.in_place > 0) fmt::print("{}: {} experts were computed where they lie\n", m.name, c.in_place);

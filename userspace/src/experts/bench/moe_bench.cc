@@ -260,13 +260,16 @@ class Bench {
     return m;
   }
 
-  // What the replay is told: the first method's.
-  void note_compute(const MoeMethod& m, uint64_t wait_ns) {
-    if (result_.expert_ms > 0) return;
+  // Of this run: on a machine that others use, the one before may have computed at another speed.
+  void note_compute(MoeMethod& m, uint64_t wait_ns) {
     const auto tokens = static_cast<double>(o_.tokens);
-    const double experts = compute_ms_ / tokens, waits = static_cast<double>(wait_ns) * 1e-6 / tokens;
-    result_.expert_ms = compute_ms_ / static_cast<double>(computed_);
-    result_.other_ms = std::max(0.0, m.mean_ms - experts - waits) / layout_.layers();
+    m.wait_ms = static_cast<double>(wait_ns) * 1e-6 / tokens;
+    m.expert_ms = compute_ms_ / static_cast<double>(computed_);
+    m.other_ms = std::max(0.0, m.mean_ms - compute_ms_ / tokens - m.wait_ms) / layout_.layers();
+    if (result_.methods.empty()) {
+      result_.expert_ms = m.expert_ms;
+      result_.other_ms = m.other_ms;
+    }
   }
 
   MoeMethod stored(const std::string& name) {
@@ -309,8 +312,8 @@ class Bench {
   void predict(MoeMethod& m, const StoreOptions& store) {
     replay::MoeOptions o;
     o.experts_per_layer = store.slots;
-    o.layer_ms = result_.other_ms;
-    o.expert_ms = result_.expert_ms;
+    o.layer_ms = m.other_ms;
+    o.expert_ms = m.expert_ms;
     o.link_gb_s = m.link_gb_s;
     o.expert_bytes = static_cast<double>(result_.read_bytes);
     o.lookahead = std::min(store.lookahead, layout_.layers() - 1);
@@ -319,12 +322,13 @@ class Bench {
     o.policy_params = store.policy_params;
     o.predictor_params = store.predictor_params;
     o.keep_steps = true;
-    std::vector<double> ms =
-        replay::replay(trace_.first(o_.warm + o_.tokens), store.policy, store.predictor, o).step_ns;
+    const replay::MoeResult r = replay::replay(trace_.first(o_.warm + o_.tokens), store.policy, store.predictor, o);
+    std::vector<double> ms = r.step_ns;
     ms.erase(ms.begin(), ms.begin() + static_cast<ptrdiff_t>(o_.warm));
     for (double& v : ms) v *= 1e-6;
     std::sort(ms.begin(), ms.end());
     for (const double v : ms) m.predicted_mean_ms += v / static_cast<double>(ms.size());
+    m.predicted_wait_ms = m.predicted_mean_ms - layout_.layers() * (m.other_ms + store.top_k * m.expert_ms);
     m.predicted_p50_ms = quantile(ms, 0.5);
     m.predicted_p90_ms = quantile(ms, 0.9);
     m.predicted_p99_ms = quantile(ms, 0.99);

@@ -37,7 +37,11 @@ struct MoeMethod {
   bool counted = false;    // by the store: what follows is known
   StoreCounters counters;
   double link_gb_s = 0;    // of expert loads, before and after the run
+  double wait_ms = 0;      // a token, for experts that were not there
+  double expert_ms = 0;    // to compute one, mean of this run
+  double other_ms = 0;     // of a layer besides: layer_ms, router, norms, sums, the policy
   bool predicted = false;  // by the replay: what follows is known
+  double predicted_wait_ms = 0;
   double predicted_mean_ms = 0, predicted_p50_ms = 0, predicted_p90_ms = 0, predicted_p99_ms = 0;
 };
 
