@@ -84,8 +84,8 @@ class Hierarchy {
     miss_l1(line, va, flags, instructions);
   }
 
-  // Uncached access to the device's registers at `pa`. A streaming load (MOVNTDQA of write-combining memory) fetches the
-  // whole line into a buffer, which serves the streaming loads of that line that follow.
+  // Uncached access to the device's registers at `pa`. A streaming load (MOVNTDQA of write-combining memory) fetches
+  // the whole line into a buffer, which serves the streaming loads of that line that follow.
   void mmio(uint64_t pa, bool is_store, bool is_streaming) {
     const uint64_t line = is_streaming ? pa >> 6 : kNoLine;
     if (is_store) {

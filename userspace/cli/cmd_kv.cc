@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "replay/sweep.h"
 #include "replay/synthetic.h"
@@ -273,6 +274,8 @@ void add_kv(CLI::App& app, int& status) {
       one->add_option("--tiers", a->tiers, "NAME=SIZE,… of dram, cxl, ssd, remote; modelled TTFT")->excludes(capacity);
   one->add_option("--link", a->links, "NAME=GB_PER_S:MICROSECONDS,… of --tiers")->needs(tiers);
   one->callback([a, &status] { status = replay_command(*a); });
+
+  add_kv_bench(*kv, status);
 
   CLI::App* sweep = kv->add_subcommand("sweep", "every policy over capacities, with plots");
   sweep->footer(

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "model/experts.h"
 #include "model/model.h"
@@ -187,6 +188,7 @@ void add_model(CLI::App& app, int& status) {
   info->add_flag("--tensors", a->tensors, "list every tensor");
   info->add_flag("--experts", a->experts, "list the pieces of every expert");
   info->callback([a, &status] { status = info_command(*a); });
+  add_model_make(*top, status);
 }
 
 }  // namespace neotier::cli

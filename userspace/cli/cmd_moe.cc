@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "replay/moe_analyse.h"
 #include "replay/moe_replay.h"
@@ -118,6 +119,7 @@ ordered_json to_json(const MoeResult& r, const MoeOptions& o, double bytes_lru) 
           {"experts_per_layer", o.experts_per_layer},
           {"batch", o.batch},
           {"layer_ms", o.layer_ms},
+          {"expert_ms", o.expert_ms},
           {"link_gb_s", o.link_gb_s},
           {"expert_bytes", o.expert_bytes},
           {"tokens", r.tokens},
@@ -307,6 +309,8 @@ void add_replay_options(CLI::App& command, Arguments& a) {
   add_trace_options(command, a);
   command.add_option("--batch", a.replay.batch, "sequences decoded at a time")->capture_default_str();
   command.add_option("--layer-ms", a.replay.layer_ms, "compute of a layer, ms")->capture_default_str();
+  command.add_option("--expert-ms", a.replay.expert_ms, "compute of one expert for one row besides, as it comes, ms")
+      ->capture_default_str();
   command.add_option("--link-gb-s", a.replay.link_gb_s, "bandwidth to where absent experts lie, 1e9 bytes a second")
       ->capture_default_str();
   command.add_option("--expert-bytes", a.replay.expert_bytes, "size of an expert's weights")->capture_default_str();
@@ -340,6 +344,8 @@ void add_moe(CLI::App& app, int& status) {
   add_replay_options(*replay, *a);
   add_choice_options(*replay, *a);
   replay->callback([a, &status] { status = replay_command(*a); });
+
+  add_moe_bench(*moe, status);
 
   CLI::App* analyse = moe->add_subcommand("analyse", "SRP and SCH, overlap, affinity, skew of a trace");
   analyse->footer("example:\n  neotier moe analyse ../shared/data/gpt-oss-20b-routing --json analysis.json");

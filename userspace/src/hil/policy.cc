@@ -11,9 +11,9 @@ namespace neotier::hil {
 
 namespace {
 
-// What administrators of tiered memory set. Scale: the distance between the watermarks at which kswapd starts and stops to
-// demote, in 1/10000 of a node; raised from 10, so that promotion does not wait for each page (NeoMem's artifact: 200 for
-// its PTE scan). Boost: with demotion on, kswapd answers fragmentation by demoting (docs/decisions/0013).
+// What administrators of tiered memory set. Scale: the distance between the watermarks at which kswapd starts and stops
+// to demote, in 1/10000 of a node; raised from 10, so that promotion does not wait for each page (NeoMem's artifact:
+// 200 for its PTE scan). Boost: with demotion on, kswapd answers fragmentation by demoting (docs/decisions/0013).
 constexpr std::string_view kTieringSysctls[] = {"vm.watermark_scale_factor=100", "vm.watermark_boost_factor=0"};
 
 constexpr std::array<Policy, 11> kPolicies = {{

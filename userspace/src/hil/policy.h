@@ -24,9 +24,9 @@ struct Policy {
   std::string_view mempolicy = "";  // of the program: nothing, `interleave` or `bind NODE`
   int numa_balancing = 0;
   bool demotion = false;
-  bool fast_scan = false;          // numab-fast
-  bool tuned_reclaim = false;      // else the kernel's own settings
-  std::string_view source = "";    // what names hot pages in the device's place: nothing, `pebs` or `ptescan`
+  bool fast_scan = false;        // numab-fast
+  bool tuned_reclaim = false;    // else the kernel's own settings
+  std::string_view source = "";  // what names hot pages in the device's place: nothing, `pebs` or `ptescan`
   bool damon = false;
 };
 

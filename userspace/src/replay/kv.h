@@ -16,6 +16,7 @@ struct KvOptions {
   uint64_t capacity_blocks = 0;  // > 0
   uint64_t block_bytes = 0;      // > 0; only policies that weigh size or cost see it
   uint64_t history_blocks = 0;   // evicted blocks whose handles the host keeps; 0: all
+  double prefill_scale = 1;      // of tiers alone: times prefill_ns()
   uint64_t seed = 1;
   std::map<std::string, double> params;  // the policy's
   std::function<bool()> cancelled;       // asked once a request; true: std::runtime_error("interrupted")

@@ -4,9 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "replay/moe_schedule.h"
 #include "util/cpu_clock.h"
@@ -44,26 +43,17 @@ class MoeReplay {
         options_(options),
         schedule_(trace, options.batch),
         layer_ns_(options.layer_ms * 1e6),
+        expert_ns_(options.expert_ms * 1e6),
         transfer_ns_(options.expert_bytes / options.link_gb_s),
-        flags_(size_t{shape_.layers} * shape_.experts),
-        prefetched_(flags_.size()),
-        seen_(flags_.size()),
-        held_(shape_.layers),
-        policy_(policy, config(), options.policy_params) {
-    if (predictor) {
-      predictor_.emplace(predictor, config(), options.predictor_params);
-      predictions_.resize(size_t{options.lookahead} * shape_.experts);
-      chance_.resize(predictions_.size());
-      candidates_.resize(options.lookahead);
-      order_.resize(options.experts_per_layer);
-    }
+        slots_(policy, predictor, slots_options()),
+        uses_(slots_.objects()) {
     if (policy->flags & NEOTIER_NEEDS_ORACLE) next_uses_ = next_uses(trace, schedule_);
     accesses_.resize(size_t{options.batch} * shape_.top_k);
     result_.policy = policy->name;
     result_.predictor = predictor ? predictor->name : "none";
-    result_.objects = flags_.size();
-    result_.policy_state_bytes = policy_.state_bytes();
-    result_.predictor_state_bytes = predictor_ ? predictor_->state_bytes() : 0;
+    result_.objects = slots_.objects();
+    result_.policy_state_bytes = slots_.policy_state_bytes();
+    result_.predictor_state_bytes = slots_.predictor_state_bytes();
     result_.layer_uses.resize(shape_.layers);
     result_.layer_stall_free.resize(shape_.layers);
   }
@@ -72,11 +62,13 @@ class MoeReplay {
     const double begin = cpu_seconds();
     for (uint64_t step = 0; step < schedule_.steps(); step++) {
       if (options_.cancel && *options_.cancel) throw std::runtime_error("interrupted");
+      const double step_begin = now_;
       for (uint32_t layer = 0; layer < shape_.layers; layer++) {
-        serve(step, layer);
-        if (predictor_) fetch_ahead();
+        const double link_free = serve(step, layer);
+        if (slots_.predicts()) fetch_ahead(now_ - link_free + layer_ns_);
         now_ += layer_ns_;
       }
+      if (options_.keep_steps) result_.step_ns.push_back(now_ - step_begin);
       result_.tokens += schedule_.step(step).size();
       if (options_.progress) *options_.progress = result_.tokens;
     }
@@ -93,35 +85,21 @@ class MoeReplay {
     uint32_t object = kNone;
     double left_ns = 0;
   };
-  // The best exchange for one layer of the lookahead.
-  struct Candidate {
-    bool current = false;
-    double gain = 0;
-    uint32_t object = kNone, victim = kNone;
-  };
 
-  neotier_placement_config config() const {
-    neotier_placement_config c = {};
-    c.kind = NEOTIER_KIND_EXPERT;
-    c.objects = static_cast<uint32_t>(flags_.size());
-    c.groups = shape_.layers;
-    c.experts_per_group = shape_.experts;
-    c.top_k = shape_.top_k;
-    c.batch = options_.batch;
-    c.max_event = options_.batch * shape_.top_k;
-    c.capacity = options_.experts_per_layer;
-    c.capacity_bytes = static_cast<uint64_t>(options_.experts_per_layer * options_.expert_bytes);
-    c.seed = options_.seed;
-    c.flags = flags_.data();
-    return c;
-  }
-
-  std::string named(uint32_t object) const {
-    return fmt::format("expert {} of layer {}", object % shape_.experts, object / shape_.experts);
-  }
-
-  [[noreturn]] void broken(const std::string& what) const {
-    throw std::runtime_error(fmt::format("policy {} breaks the rules of its ABI: {}", result_.policy, what));
+  placement::ExpertSlotsOptions slots_options() const {
+    placement::ExpertSlotsOptions o;
+    o.layers = shape_.layers;
+    o.experts = shape_.experts;
+    o.top_k = shape_.top_k;
+    o.slots = options_.experts_per_layer;
+    o.batch = options_.batch;
+    o.expert_bytes = static_cast<uint64_t>(options_.expert_bytes);
+    o.lookahead = options_.lookahead;
+    o.planner = options_.planner;
+    o.seed = options_.seed;
+    o.policy_params = options_.policy_params;
+    o.predictor_params = options_.predictor_params;
+    return o;
   }
 
   void set_event(uint64_t step, uint32_t layer) {
@@ -150,238 +128,86 @@ class MoeReplay {
     event_.access = accesses_.data();
   }
 
-  void serve(uint64_t step, uint32_t layer) {
+  // Moves now_ to when the layer's experts are computed; returns when the link was free.
+  double serve(uint64_t step, uint32_t layer) {
     set_event(step, layer);
-    distinct_.clear();
+    double compute = 0, cpu = now_;
     for (uint32_t i = 0; i < event_.nr; i++) {
       const uint32_t object = accesses_[i].object;
-      const bool held = flags_[object] & NEOTIER_RESIDENT;
+      const bool held = slots_.holds(object), there = held && object != flight_.object;
       result_.hits += held;
-      const bool there = held && object != flight_.object;
       result_.stall_free += there;
       result_.layer_stall_free[layer] += there;
-      if (seen_[object] == event_.tick + 1) continue;
-      seen_[object] = event_.tick + 1;
-      distinct_.push_back(i);
+      uses_[object]++;
+      compute += expert_ns_;
+      if (there) cpu += expert_ns_;  // while the others come
     }
     result_.uses += event_.nr;
     result_.layer_uses[layer] += event_.nr;
-    for (uint32_t i : distinct_) flags_[accesses_[i].object] |= NEOTIER_PINNED;
-    policy_.on_event(event_);
-    if (predictor_) predictor_->on_event(event_);
-    double stall = 0;
-    for (uint32_t i : distinct_) {
-      if (flags_[accesses_[i].object] & NEOTIER_RESIDENT) {
-        stall += hit(i);
-      } else {
-        load(i);
-        stall += transfer_ns_;
+    slots_.begin(event_);
+    double link = now_;
+    for (const uint32_t i : slots_.distinct()) {
+      const uint32_t object = accesses_[i].object;
+      const double transfer = transfer_for(object, slots_.serve(i));
+      if (transfer > 0) {
+        link += transfer;
+        cpu = std::max(cpu, link) + expert_ns_ * uses_[object];
       }
+      uses_[object] = 0;
     }
-    for (uint32_t i : distinct_) flags_[accesses_[i].object] &= static_cast<uint8_t>(~NEOTIER_PINNED);
-    link_ns_ += stall;
-    now_ += stall;
-    result_.stall_ns += stall;
+    slots_.end();
+    link_ns_ += link - now_;
+    result_.stall_ns += cpu - now_ - compute;
+    now_ = cpu;
+    return link;
   }
 
-  // Returns what is left to transfer of an expert on its way.
-  double hit(uint32_t index) {
-    const uint32_t object = accesses_[index].object;
-    if (policy_.on_hit(event_, index) != NEOTIER_OK)
-      broken(fmt::format("it does not know that {} is resident", named(object)));
-    result_.prefetches_used += prefetched_[object];
-    prefetched_[object] = 0;
-    if (object != flight_.object) return 0;
-    const double left = flight_.left_ns;
-    flight_ = {};
-    return left;
-  }
-
-  void load(uint32_t index) {
-    const uint32_t layer = event_.group;
+  // What the link has to carry before the expert is there.
+  double transfer_for(uint32_t object, const placement::ExpertSlots::Served& served) {
+    using How = placement::ExpertSlots::How;
+    if (served.removed != kNone && served.removed == flight_.object) flight_ = {};
+    result_.prefetches_used += served.fetched;
+    if (served.how == How::kHeld) {
+      if (object != flight_.object) return 0;
+      return std::exchange(flight_, {}).left_ns;
+    }
     result_.loads++;
-    if (held_[layer] == options_.experts_per_layer) {
-      // Asked first, so that a policy's wish and a lack of slots are told apart.
-      if (!policy_.admit(event_, index)) {
-        result_.bypassed++;
-        return;
-      }
-      uint32_t victim = kNone;
-      if (policy_.victims(event_, index, 1, &victim) == 1) {
-        evict(victim, layer);
-      } else if (!cancel_flight(layer)) {
-        result_.streamed++;
-        return;
-      }
-    } else if (!policy_.admit(event_, index)) {
-      result_.bypassed++;
-      return;
-    }
-    insert(event_, index);
-  }
-
-  void insert(const neotier_event& event, uint32_t index) {
-    const uint32_t object = event.access[index].object;
-    flags_[object] |= NEOTIER_RESIDENT | NEOTIER_PINNED;
-    held_[event.group]++;
-    if (policy_.on_insert(event, index) != NEOTIER_OK)
-      broken(fmt::format("it refuses {}, which is absent", named(object)));
-  }
-
-  void evict(uint32_t victim, uint32_t layer) {
-    if (victim >= flags_.size() || victim / shape_.experts != layer || !(flags_[victim] & NEOTIER_RESIDENT) ||
-        (flags_[victim] & NEOTIER_PINNED)) {
-      broken(fmt::format("it names {} as a victim in layer {}, which may not go",
-                         victim < flags_.size() ? named(victim) : fmt::format("object {}", victim), layer));
-    }
-    remove(victim, NEOTIER_EVICTED);
-  }
-
-  void remove(uint32_t object, neotier_remove_reason reason) {
-    flags_[object] = 0;
-    prefetched_[object] = 0;
-    held_[object / shape_.experts]--;
-    if (policy_.on_remove(object, reason) != NEOTIER_OK)
-      broken(fmt::format("it does not know that {} is resident", named(object)));
-  }
-
-  // Gives up the transfer under way where it holds a slot that demand needs.
-  bool cancel_flight(uint32_t layer) {
-    const uint32_t object = flight_.object;
-    if (object == kNone || object / shape_.experts != layer || seen_[object] == event_.tick + 1) return false;
-    flight_ = {};
-    remove(object, NEOTIER_REMOVED);
-    return true;
+    result_.bypassed += served.how == How::kBypassed;
+    result_.streamed += served.how == How::kStreamed;
+    return transfer_ns_;
   }
 
   // Uses the link from the end of the demand loads until the next layer begins.
-  void fetch_ahead() {
-    predict();
-    double left = layer_ns_;
+  void fetch_ahead(double left) {
+    slots_.predict();
     while (left > 0) {
-      if (flight_.object == kNone && !start_best(left)) return;
+      if (flight_.object == kNone) {
+        const auto fetch = slots_.fetch(static_cast<uint64_t>(now_), transfer_ns_ <= left);
+        if (!fetch) return;
+        flight_ = {fetch->object, transfer_ns_};
+        result_.prefetches++;
+      }
       const double part = std::min(left, flight_.left_ns);
       flight_.left_ns -= part;
       left -= part;
       link_ns_ += part;
       if (flight_.left_ns <= 0) {
-        flags_[flight_.object] &= static_cast<uint8_t>(~NEOTIER_PINNED);
+        slots_.arrived(flight_.object);
         flight_ = {};
       }
     }
-  }
-
-  void predict() {
-    neotier_prefetch_request request = {};
-    request.group_first = (event_.group + 1) % shape_.layers;
-    request.groups = options_.lookahead;
-    request.max = static_cast<uint32_t>(predictions_.size());
-    const uint32_t nr = predictor_->prefetch(event_, request, predictions_.data());
-    if (nr > request.max) broken("its predictor returns more than was asked for");
-    std::fill(chance_.begin(), chance_.end(), 0.f);
-    for (uint32_t i = 0; i < nr; i++) {
-      const neotier_prediction& p = predictions_[i];
-      const uint32_t lead = (p.group + shape_.layers - request.group_first) % shape_.layers;
-      if (p.object >= flags_.size() || p.object / shape_.experts != p.group || lead >= options_.lookahead ||
-          !(p.probability >= 0 && p.probability <= 1)) {
-        throw std::runtime_error(
-            fmt::format("predictor {} breaks the rules of its ABI: object {} in layer {} with probability {}",
-                        result_.predictor, p.object, p.group, p.probability));
-      }
-      chance_[lead * shape_.experts + p.object % shape_.experts] = p.probability;
-    }
-    for (Candidate& candidate : candidates_) candidate.current = false;
-  }
-
-  // Starts the most useful transfer, `left_ns` before the next layer begins; false where none is worth it.
-  bool start_best(double left_ns) {
-    double best = options_.planner.min_gain, factor = 1;
-    uint32_t chosen = kNone;
-    for (uint32_t lead = 0; lead < options_.lookahead; lead++, factor *= options_.planner.lead_discount) {
-      if (lead == 0 && transfer_ns_ > left_ns) continue;
-      Candidate& candidate = candidates_[lead];
-      if (!candidate.current) candidate = find_candidate(lead, best / factor);
-      if (candidate.gain * factor > best) {
-        best = candidate.gain * factor;
-        chosen = lead;
-      }
-    }
-    if (chosen == kNone) return false;
-    const Candidate taken = candidates_[chosen];
-    candidates_[chosen].current = false;
-    const uint32_t layer = taken.object / shape_.experts;
-    if (taken.victim != kNone) evict(taken.victim, layer);
-    const neotier_event event =
-        fetch_event(taken.object, chance_[chosen * shape_.experts + taken.object % shape_.experts]);
-    insert(event, 0);
-    flight_ = {taken.object, transfer_ns_};
-    prefetched_[taken.object] = 1;
-    result_.prefetches++;
-    return true;
-  }
-
-  neotier_event fetch_event(uint32_t object, float probability) {
-    fetch_access_.object = object;
-    fetch_access_.bytes = static_cast<uint64_t>(options_.expert_bytes);
-    fetch_access_.weight = probability;
-    neotier_event event = {};
-    event.tick = event_.tick;
-    event.now_ns = static_cast<uint64_t>(now_);
-    event.kind = NEOTIER_EVENT_PREFETCH;
-    event.group = object / shape_.experts;
-    event.nr = 1;
-    event.access = &fetch_access_;
-    return event;
-  }
-
-  // A gain that cannot exceed `floor` need not be exact: the candidate is then left for a later look.
-  Candidate find_candidate(uint32_t lead, double floor) {
-    const uint32_t layer = (event_.group + 1 + lead) % shape_.layers, first = layer * shape_.experts;
-    const float* chance = chance_.data() + size_t{lead} * shape_.experts;
-    Candidate candidate;
-    for (uint32_t e = 0; e < shape_.experts; e++) {
-      if (flags_[first + e] & NEOTIER_RESIDENT) continue;
-      if (candidate.object == kNone || chance[e] > chance[candidate.object - first]) candidate.object = first + e;
-    }
-    if (candidate.object == kNone || chance[candidate.object - first] <= floor) return {};
-    candidate.current = true;
-    candidate.gain = chance[candidate.object - first];
-    if (held_[layer] < options_.experts_per_layer) return candidate;
-    const neotier_event event = fetch_event(candidate.object, chance[candidate.object - first]);
-    const uint32_t nr = policy_.victims(event, 0, options_.experts_per_layer, order_.data());
-    double least = 0;
-    for (uint32_t i = 0; i < nr; i++) {
-      const double place = nr > 1 ? static_cast<double>(i) / (nr - 1) : 0;
-      if (order_[i] / shape_.experts != layer) broken(fmt::format("a victim of another layer than {}", layer));
-      const double worth = chance[order_[i] - first] + options_.planner.order_weight * place;
-      if (candidate.victim == kNone || worth < least) {
-        candidate.victim = order_[i];
-        least = worth;
-      }
-    }
-    candidate.gain = nr ? candidate.gain - least : 0;
-    return candidate;
   }
 
   const RoutingTrace& trace_;
   const RoutingShape shape_;
   const MoeOptions& options_;
   const BatchSchedule schedule_;
-  const double layer_ns_, transfer_ns_;
-  std::vector<uint8_t> flags_, prefetched_;
-  std::vector<uint64_t> seen_;  // tick of the last event that uses the expert, plus 1
-  std::vector<uint32_t> held_;  // slots taken, a layer
-  placement::Instance policy_;
-  std::optional<placement::Instance> predictor_;
+  const double layer_ns_, expert_ns_, transfer_ns_;
+  placement::ExpertSlots slots_;
+  std::vector<uint32_t> uses_;  // of each expert in the event
   std::vector<uint64_t> next_uses_;
   std::vector<neotier_access> accesses_;
-  std::vector<uint32_t> distinct_;  // accesses of the event that are the first of their expert
   neotier_event event_ = {};
-  neotier_access fetch_access_ = {};
-  std::vector<neotier_prediction> predictions_;
-  std::vector<float> chance_;  // [lookahead][experts]
-  std::vector<Candidate> candidates_;
-  std::vector<uint32_t> order_;
   Flight flight_;
   double now_ = 0, link_ns_ = 0;
   MoeResult result_;

@@ -16,10 +16,11 @@
 // stall-free if its expert was there, in full, when its layer began. Other link traffic, launch overheads and
 // attention's share of the compute are not modelled.
 //
-// Planner. Each time the link is free: for each layer of the lookahead, the absent expert with the highest predicted
-// probability against the resident one with the least worth (its predicted probability, plus order_weight x its place
-// in the policy's order of eviction, 0 .. 1). The gain, times lead_discount for each layer past the next, must exceed
-// min_gain; the best one is fetched. What would arrive after the next layer's begin is not started for it.
+// With expert_ms the experts of a layer are computed one after the other as they are there, those first that were there
+// when it began; layer_ns follows once all have been.
+//
+// Planner. Each time the link is free: what placement/expert_slots.h says. What would arrive after the next layer's
+// begin is not started for it.
 #pragma once
 
 #include <atomic>
@@ -28,27 +29,25 @@
 #include <string>
 #include <vector>
 
-#include "placement/policy.h"
+#include "placement/expert_slots.h"
 #include "replay/routing_trace.h"
 
 namespace neotier::replay {
 
-struct PlannerOptions {
-  double min_gain = 0.08;      // probability, 0 .. 1
-  double lead_discount = 0.7;  // 0 .. 1
-  double order_weight = 0.05;  // 0 .. 1
-};
+using placement::PlannerOptions;
 
 struct MoeOptions {
   uint32_t experts_per_layer = 8;  // slots, 1 .. shape.experts
   uint32_t batch = 1;              // rows, 1 .. 4096
   double layer_ms = 1;             // compute of a layer, >= 0
+  double expert_ms = 0;            // compute of one expert for one row besides, as the expert comes, >= 0
   double link_gb_s = 25;           // 1e9 bytes a second, > 0
   double expert_bytes = 13.2e6;    // > 0; the default is gpt-oss-20b's in MXFP4
   uint32_t lookahead = 6;          // layers, 1 .. layers - 1
   PlannerOptions planner;
   uint64_t oracle_steps = UINT64_MAX;  // uses further away than this are never, to a bound that looks ahead
   uint64_t seed = 1;
+  bool keep_steps = false;  // fill in MoeResult::step_ns
   std::map<std::string, double> policy_params, predictor_params;
   const std::atomic<bool>* cancel = nullptr;  // polled once a step; then std::runtime_error("interrupted")
   std::atomic<uint64_t>* progress = nullptr;  // tokens done
@@ -70,6 +69,7 @@ struct MoeResult {
   uint64_t objects = 0;  // experts of the model
   double seconds = 0;    // of the replay, CPU time
   std::vector<uint64_t> layer_uses, layer_stall_free;
+  std::vector<double> step_ns;  // modelled, of each step
 
   double hit_rate() const { return ratio(hits, uses); }
   double stall_free_rate() const { return ratio(stall_free, uses); }

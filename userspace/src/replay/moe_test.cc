@@ -232,6 +232,42 @@ TEST(MoeTime, ATransferInTheWayOfDemandIsGivenUp) {
   EXPECT_DOUBLE_EQ(late.bytes, 4 * 4e6 + 2 * 2e6);
 }
 
+// Loads take 2 ms, an expert 1 ms: what is there is computed while the others come.
+TEST(MoeTime, ExpertsAreComputedAsTheyCome) {
+  MoeOptions options = slots(2);
+  options.layer_ms = 0;
+  options.expert_ms = 1;
+  options.link_gb_s = 1;
+  options.expert_bytes = 2e6;
+  options.keep_steps = true;
+  const MoeResult r = replay(one_layer(4, 2, {0, 1, 0, 1, 0, 2}), policy("lru"), nullptr, options);
+  // Loads end at 2 and 4, so computing at 5; both are there; one is there, the other at 2.
+  EXPECT_EQ(r.step_ns, (std::vector<double>{5e6, 2e6, 3e6}));
+  EXPECT_DOUBLE_EQ(r.stall_ns, 4e6);
+  EXPECT_DOUBLE_EQ(r.bytes, 3 * 2e6);
+}
+
+TEST(SyntheticRouting, RepeatsAsItSaysAndCanBeCut) {
+  const RoutingShape shape{3, 32, 4};
+  const RoutingTrace trace = synthetic_routing(shape, 1000, 5), same = synthetic_routing(shape, 1000, 5);
+  ASSERT_EQ(trace.tokens(), 1000u);
+  EXPECT_EQ(trace.sequences().size(), 4u);
+  uint64_t repeated = 0, differs = 0;
+  const RoutingTrace other = synthetic_routing(shape, 1000, 6);
+  for (uint64_t t = 1; t < 300; t++) {
+    const auto now = trace.experts(t, 1), before = trace.experts(t - 1, 1);
+    for (const uint8_t e : now) repeated += std::find(before.begin(), before.end(), e) != before.end();
+    ASSERT_TRUE(std::equal(now.begin(), now.end(), same.experts(t, 1).begin()));
+    differs += !std::equal(now.begin(), now.end(), other.experts(t, 1).begin());
+  }
+  EXPECT_GT(differs, 250u);
+  EXPECT_NEAR(static_cast<double>(repeated) / (299 * 4), 0.48, 0.08);  // chance alone: 0.13 and a little
+  const RoutingTrace cut = trace.first(450);
+  ASSERT_EQ(cut.sequences().size(), 2u);
+  EXPECT_EQ(cut.sequences()[1].tokens, 150u);
+  EXPECT_TRUE(std::equal(cut.experts(449, 2).begin(), cut.experts(449, 2).end(), trace.experts(449, 2).begin()));
+}
+
 // ---- a random model whose choices follow one another, as a stand-in where there is no recorded trace
 
 RoutingTrace synthetic(uint64_t seed, uint64_t tokens = 2000) {

@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bitset>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string_view>
 
@@ -179,6 +182,58 @@ RoutingTrace RoutingTrace::from(const RoutingShape& shape, std::vector<uint8_t> 
   }
   trace.check("routes");
   return trace;
+}
+
+RoutingTrace RoutingTrace::first(uint64_t tokens) const {
+  RoutingTrace cut;
+  cut.shape_ = shape_;
+  const size_t width = size_t{shape_.layers} * shape_.top_k;
+  for (const RoutingSequence& s : sequences_) {
+    if (tokens == 0) break;
+    const uint64_t take = std::min(tokens, s.tokens);
+    cut.sequences_.push_back({cut.routes_.size() / width, take});
+    const auto begin = routes_.begin() + static_cast<ptrdiff_t>(s.first_token * width);
+    cut.routes_.insert(cut.routes_.end(), begin, begin + static_cast<ptrdiff_t>(take * width));
+    tokens -= take;
+  }
+  return cut;
+}
+
+RoutingTrace synthetic_routing(const RoutingShape& shape, uint64_t tokens, uint64_t seed) {
+  constexpr double kExponent = 0.6, kRepeat = 0.4;
+  constexpr uint64_t kSequence = 300;
+  std::mt19937_64 random(seed);
+  const auto unit = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+  std::vector<std::vector<double>> weights(shape.layers, std::vector<double>(shape.experts));
+  for (auto& layer : weights) {
+    for (uint32_t e = 0; e < shape.experts; e++) layer[e] = std::pow(e + 1.0, -kExponent);
+    for (size_t i = layer.size(); i > 1; i--) std::swap(layer[i - 1], layer[random() % i]);
+  }
+  std::vector<uint8_t> routes;
+  std::vector<uint64_t> lengths;
+  for (uint64_t left = tokens; left > 0; left -= lengths.back()) lengths.push_back(std::min(left, kSequence));
+  const size_t width = size_t{shape.layers} * shape.top_k;
+  for (uint64_t t = 0; t < tokens; t++) {
+    for (uint32_t layer = 0; layer < shape.layers; layer++) {
+      std::vector<double> left = weights[layer];
+      std::vector<uint8_t> chosen;
+      const auto choose = [&](uint32_t expert) {
+        if (left[expert] == 0) return;
+        left[expert] = 0;
+        chosen.push_back(static_cast<uint8_t>(expert));
+      };
+      for (uint32_t k = 0; t % kSequence != 0 && k < shape.top_k; k++)
+        if (unit() < kRepeat) choose(routes[routes.size() - width + k]);
+      while (chosen.size() < shape.top_k) {
+        double at = unit() * std::accumulate(left.begin(), left.end(), 0.0);
+        uint32_t expert = 0;
+        while (expert + 1 < shape.experts && (at -= left[expert]) >= 0) expert++;
+        choose(expert);
+      }
+      routes.insert(routes.end(), chosen.begin(), chosen.end());
+    }
+  }
+  return RoutingTrace::from(shape, std::move(routes), lengths);
 }
 
 }  // namespace neotier::replay

@@ -38,6 +38,9 @@ class RoutingTrace {
 
   const RoutingShape& shape() const { return shape_; }
   const std::vector<RoutingSequence>& sequences() const { return sequences_; }
+  // The first `tokens` tokens; the last sequence may be cut.
+  RoutingTrace first(uint64_t tokens) const;
+
   uint64_t tokens() const;
   // The top_k experts of a layer-step; `token` counts as RoutingSequence::first_token does.
   std::span<const uint8_t> experts(uint64_t token, uint32_t layer) const {
@@ -51,5 +54,11 @@ class RoutingTrace {
   std::vector<uint8_t> routes_;
   std::vector<RoutingSequence> sequences_;
 };
+
+// Made up here, for models whose routing nobody recorded: each layer's experts have popularities by Zipf's law
+// (exponent 0.6), and a token repeats each choice of the one before with chance 0.4, near what gpt-oss-20b's routing
+// shows
+// (`neotier moe analyse`). The same arguments give the same routing. Sequences of 300 tokens.
+RoutingTrace synthetic_routing(const RoutingShape& shape, uint64_t tokens, uint64_t seed);
 
 }  // namespace neotier::replay

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
 
 #include "replay/cache.h"
+#include "util/quantile.h"
 #include "util/size.h"
 
 namespace neotier::replay {
@@ -32,12 +32,6 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const char* option, co
   return found;
 }
 
-double quantile(std::vector<double>& sorted, double q) {
-  if (sorted.empty()) return 0;
-  const auto at = static_cast<size_t>(std::ceil(q * static_cast<double>(sorted.size())));
-  return sorted[at == 0 ? 0 : at - 1];
-}
-
 void quantiles(std::vector<double>& ms, double* out) {
   std::sort(ms.begin(), ms.end());
   out[0] = quantile(ms, 0.5);
@@ -45,16 +39,18 @@ void quantiles(std::vector<double>& ms, double* out) {
   out[2] = quantile(ms, 0.99);
 }
 
-// Where to stop loading: TTFT by number of leading blocks loaded.
-struct Plan {
-  uint32_t load = 0;
-  double ttft_ns = 0;
-};
+}  // namespace
 
-Plan plan(const KvRequest& r, uint32_t block_tokens, uint64_t block_bytes, const std::vector<uint8_t>& tier_of,
-          uint32_t leading, const std::vector<Tier>& tiers) {
+uint64_t prefill_ns(uint64_t before, uint64_t tokens) {
+  const auto n = static_cast<double>(tokens);
+  const double context = static_cast<double>(before) + n / 2;
+  return static_cast<uint64_t>(n * (kWeightFlop + kAttentionFlop * context) / kFlopPerNs);
+}
+
+LoadPlan plan_load(const KvRequest& r, uint32_t block_tokens, uint64_t block_bytes, const std::vector<uint8_t>& tier_of,
+                   uint32_t leading, const std::vector<Tier>& tiers, double prefill_scale) {
   const uint64_t tokens = std::max<uint64_t>(r.input_tokens, 1);
-  Plan best = {0, static_cast<double>(prefill_ns(0, tokens))};
+  LoadPlan best = {0, static_cast<double>(prefill_ns(0, tokens)) * prefill_scale};
   std::vector<uint64_t> bytes(tiers.size());
   for (uint32_t k = 0; k < leading; k++) {
     bytes[tier_of[k]] += block_bytes;
@@ -65,18 +61,10 @@ Plan plan(const KvRequest& r, uint32_t block_tokens, uint64_t block_bytes, const
     }
     // The last token is always computed: it makes the first answer.
     const uint64_t have = std::min<uint64_t>(uint64_t{k + 1} * block_tokens, tokens - 1);
-    const double ttft = load_ns + static_cast<double>(prefill_ns(have, tokens - have));
+    const double ttft = load_ns + static_cast<double>(prefill_ns(have, tokens - have)) * prefill_scale;
     if (ttft < best.ttft_ns) best = {k + 1, ttft};
   }
   return best;
-}
-
-}  // namespace
-
-uint64_t prefill_ns(uint64_t before, uint64_t tokens) {
-  const auto n = static_cast<double>(tokens);
-  const double context = static_cast<double>(before) + n / 2;
-  return static_cast<uint64_t>(n * (kWeightFlop + kAttentionFlop * context) / kFlopPerNs);
 }
 
 const std::vector<LinkDefault>& default_links() {
@@ -117,14 +105,13 @@ std::vector<Tier> parse_tiers(const std::string& text, const std::string& links)
 }
 
 TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& policy, const std::vector<Tier>& tiers,
-                         const KvOptions& options) {
+                         const KvOptions& options, uint64_t first) {
   const uint64_t block_bytes =
       options.block_bytes ? options.block_bytes : uint64_t{trace.block_tokens} * kKvBytesPerToken;
   const std::vector<uint64_t> next = policy->flags & NEOTIER_NEEDS_ORACLE ? next_uses(trace) : std::vector<uint64_t>();
   TiersResult result;
   result.policy = policy->name;
-  result.requests = trace.requests.size();
-  result.block_refs = trace.blocks.size();
+  result.requests = trace.requests.size() - std::min<uint64_t>(first, trace.requests.size());
   std::vector<std::unique_ptr<KvCache>> caches;
   for (const Tier& tier : tiers) {
     KvOptions own = options;
@@ -143,6 +130,15 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
     if (options.cancelled && options.cancelled()) throw std::runtime_error("interrupted");
     const KvRequest& r = trace.requests[i];
     const uint32_t* objects = trace.blocks.data() + r.first;
+    const auto serve = [&] {
+      for (auto& cache : caches) cache->request(r, i, next.empty() ? nullptr : next.data() + position);
+      position += r.blocks;
+    };
+    if (i < first) {
+      serve();
+      continue;
+    }
+    result.block_refs += r.blocks;
     tier_of.assign(r.blocks, static_cast<uint8_t>(tiers.size()));
     uint32_t leading = 0, found = 0;
     for (uint32_t k = 0; k < r.blocks; k++) {
@@ -153,17 +149,18 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
       leading += found == k;
       found++;
     }
-    const Plan best = plan(r, trace.block_tokens, block_bytes, tier_of, leading, tiers);
+    const LoadPlan best = plan_load(r, trace.block_tokens, block_bytes, tier_of, leading, tiers, options.prefill_scale);
     for (uint32_t k = 0; k < best.load; k++) result.tiers[tier_of[k]].bytes_loaded += block_bytes;
     result.recomputed += leading - best.load;
     result.hits += found;
     result.prefix_hits += leading;
     ttft.push_back(best.ttft_ns * 1e-6);
-    recompute.push_back(static_cast<double>(prefill_ns(0, std::max(r.input_tokens, 1u))) * 1e-6);
-    for (auto& cache : caches) cache->request(r, i, next.empty() ? nullptr : next.data() + position);
-    position += r.blocks;
+    recompute.push_back(static_cast<double>(prefill_ns(0, std::max(r.input_tokens, 1u))) * options.prefill_scale *
+                        1e-6);
+    serve();
   }
   for (size_t t = 0; t < tiers.size(); t++) result.tiers[t].bytes_written = caches[t]->inserts() * block_bytes;
+  for (const double ms : ttft) result.ttft_mean_ms += ms / static_cast<double>(ttft.size());
   quantiles(ttft, result.ttft_ms);
   quantiles(recompute, result.ttft_recompute_ms);
   return result;

@@ -45,6 +45,16 @@ struct LinkDefault {
 };
 const std::vector<LinkDefault>& default_links();
 
+// How many of the leading blocks to load, and what that makes TTFT, ns.
+struct LoadPlan {
+  uint32_t load = 0;
+  double ttft_ns = 0;
+};
+// tier_of: of each leading block, index of `tiers`. prefill_scale: times prefill_ns().
+LoadPlan plan_load(const KvRequest& request, uint32_t block_tokens, uint64_t block_bytes,
+                   const std::vector<uint8_t>& tier_of, uint32_t leading, const std::vector<Tier>& tiers,
+                   double prefill_scale = 1);
+
 struct TierResult {
   Tier tier;
   uint64_t capacity_blocks = 0;
@@ -58,12 +68,14 @@ struct TiersResult {
   uint64_t requests = 0, block_refs = 0, hits = 0, prefix_hits = 0;
   uint64_t recomputed = 0;  // leading blocks that a tier had and that were computed again because loading is slower
   std::vector<TierResult> tiers;
-  double ttft_ms[3] = {};            // p50, p90, p99
+  double ttft_ms[3] = {};  // p50, p90, p99
+  double ttft_mean_ms = 0;
   double ttft_recompute_ms[3] = {};  // the same with no cache at all
 };
 
-// Throws as replay() does, and if a tier has no room for one block.
+// `first`: requests before it fill the caches and are not counted. Throws as replay() does, and if a tier has no room
+// for one block.
 TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& policy, const std::vector<Tier>& tiers,
-                         const KvOptions& options);
+                         const KvOptions& options, uint64_t first = 0);
 
 }  // namespace neotier::replay

@@ -14,18 +14,21 @@ constexpr uint64_t kSector = 512;  // written as a whole or not at all
 
 class FakeDisk::OpenFile : public File {
  public:
-  OpenFile(FakeDisk& disk, std::shared_ptr<Image> image) : disk_(disk), image_(std::move(image)) {
+  OpenFile(FakeDisk& disk, std::vector<std::shared_ptr<Image>> images, bool locks)
+      : disk_(disk), images_(std::move(images)), locks_(locks) {
     disk_.open_.push_back(this);
-    image_->locked = true;
+    images_[0]->locked |= locks_;
   }
   ~OpenFile() override {
     const std::lock_guard lock(disk_.mutex_);
     std::erase(disk_.open_, this);
-    image_->locked = false;
+    if (locks_) images_[0]->locked = false;
   }
   uint64_t bytes() const override {
     const std::lock_guard lock(disk_.mutex_);
-    return image_->now.size();
+    uint64_t sum = 0;
+    for (const auto& image : images_) sum += image->now.size();
+    return sum;
   }
   const char* method() const override { return "memory (a test's)"; }
   bool register_buffers(std::span<const iovec>) override { return true; }
@@ -47,7 +50,7 @@ class FakeDisk::OpenFile : public File {
     while (queue_.size() > left) {
       Io* const io = queue_.back();
       queue_.pop_back();
-      disk_.execute(*image_, *io);
+      disk_.execute(*images_[io->file_index], *io);
       completed.push_back(io);
     }
   }
@@ -60,12 +63,13 @@ class FakeDisk::OpenFile : public File {
   }
   // With the disk's lock.
   void notify() { changed_.notify_all(); }
-  Image& image() { return *image_; }
+  Image& image(const Io& io) { return *images_[io.file_index]; }
   const std::vector<Io*>& queue() const { return queue_; }
 
  private:
   FakeDisk& disk_;
-  const std::shared_ptr<Image> image_;
+  const std::vector<std::shared_ptr<Image>> images_;
+  const bool locks_;
   std::condition_variable changed_;
   std::vector<Io*> queue_;
   bool woken_ = false;
@@ -85,7 +89,19 @@ Result<std::unique_ptr<File>> FakeDisk::open(const std::string& path) {
   const auto at = images_.find(path);
   if (at == images_.end()) return Status(Code::kNotFound, path + ": no such file");
   if (at->second->locked) return Status(Code::kBusy, path + ": in use by another process");
-  return std::unique_ptr<File>(std::make_unique<OpenFile>(*this, at->second));
+  return std::unique_ptr<File>(std::make_unique<OpenFile>(*this, std::vector{at->second}, true));
+}
+
+Result<std::unique_ptr<File>> FakeDisk::open_to_read(std::span<const std::string> paths) {
+  const std::lock_guard lock(mutex_);
+  if (lost_ || !powered_) return Status(Code::kIo, paths[0] + ": no such device");
+  std::vector<std::shared_ptr<Image>> images;
+  for (const std::string& path : paths) {
+    const auto at = images_.find(path);
+    if (at == images_.end()) return Status(Code::kNotFound, path + ": no such file");
+    images.push_back(at->second);
+  }
+  return std::unique_ptr<File>(std::make_unique<OpenFile>(*this, std::move(images), false));
 }
 
 Result<std::unique_ptr<File>> FakeDisk::create(const std::string& path, uint64_t bytes) {
@@ -95,7 +111,7 @@ Result<std::unique_ptr<File>> FakeDisk::create(const std::string& path, uint64_t
   image->now.resize(bytes);
   image->durable.resize(bytes);
   images_[path] = image;
-  return std::unique_ptr<File>(std::make_unique<OpenFile>(*this, image));
+  return std::unique_ptr<File>(std::make_unique<OpenFile>(*this, std::vector{image}, true));
 }
 
 Status FakeDisk::rename(const std::string& from, const std::string& to) {
@@ -130,6 +146,10 @@ void FakeDisk::execute(Image& image, Io& io) {
   }
   if (unsigned& failures = failures_[static_cast<size_t>(io.op)]; failures > 0) {
     failures--;
+    io.result = -error_;
+    return;
+  }
+  if (io.op == IoOp::kRead && std::uniform_real_distribution<>()(random_) < read_failures_) {
     io.result = -error_;
     return;
   }
@@ -181,6 +201,19 @@ void FakeDisk::fail(IoOp op, unsigned count, int error) {
   error_ = error;
 }
 
+void FakeDisk::fail_reads(double chance, int error) {
+  const std::lock_guard lock(mutex_);
+  read_failures_ = chance;
+  error_ = error;
+}
+
+void FakeDisk::put(const std::string& path, std::vector<std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  auto image = std::make_shared<Image>();
+  image->now = image->durable = std::move(bytes);
+  images_[path] = std::move(image);
+}
+
 void FakeDisk::shorten(IoOp op, unsigned count) {
   const std::lock_guard lock(mutex_);
   shortened_[static_cast<size_t>(op)] = count;
@@ -204,7 +237,7 @@ void FakeDisk::power_off() {
   for (OpenFile* file : open_) {
     // What was under way may have reached the medium.
     for (const Io* io : file->queue())
-      if (io->op == IoOp::kWrite && random_() % 2) note_write(file->image(), *io, UINT64_MAX);
+      if (io->op == IoOp::kWrite && random_() % 2) note_write(file->image(*io), *io, UINT64_MAX);
     file->notify();
   }
 }

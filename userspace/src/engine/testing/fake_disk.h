@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/tiers/ssd/file.h"
+#include "engine/io/file.h"
 
 namespace neotier::engine::ssd {
 
@@ -25,6 +25,7 @@ class FakeDisk : public FileSystem {
   bool exists(const std::string& path) override;
   Result<std::unique_ptr<File>> open(const std::string& path) override;
   Result<std::unique_ptr<File>> create(const std::string& path, uint64_t bytes) override;
+  Result<std::unique_ptr<File>> open_to_read(std::span<const std::string> paths) override;
   Status rename(const std::string& from, const std::string& to) override;
 
   // Accesses that start while held end after release(); with `reads` false, writes and syncs alone are held.
@@ -33,6 +34,8 @@ class FakeDisk : public FileSystem {
   // The next `count` accesses of `op` end with -error and do nothing, or do only a part.
   void fail(IoOp op, unsigned count, int error);
   void shorten(IoOp op, unsigned count);
+  // From now on each read fails with -error by this chance, 0 .. 1.
+  void fail_reads(double chance, int error);
   // All accesses fail with ENODEV; what was written stays. Ends a hold.
   void lose();
   void mend();
@@ -43,6 +46,8 @@ class FakeDisk : public FileSystem {
   void power_on();
   bool powered();
 
+  // A file of these bytes, durable.
+  void put(const std::string& path, std::vector<std::byte> bytes);
   // Changes a byte where it lies.
   void corrupt(const std::string& path, uint64_t offset);
   void truncate(const std::string& path, uint64_t bytes);
@@ -71,6 +76,7 @@ class FakeDisk : public FileSystem {
   uint64_t crash_in_ = 0, syncs_ = 0;  // 0: not planned
   unsigned failures_[3] = {}, shortened_[3] = {};
   int error_ = 0;
+  double read_failures_ = 0;
 };
 
 }  // namespace neotier::engine::ssd

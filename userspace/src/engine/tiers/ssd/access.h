@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/tiers/ssd/file.h"
+#include "engine/io/file.h"
 #include "engine/tiers/ssd/format.h"
 
 namespace neotier::engine::ssd {

@@ -8,7 +8,6 @@
 namespace neotier::engine {
 
 using ssd::Access;
-using ssd::IoOp;
 using ssd::kBlock;
 using ssd::Place;
 

@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "engine/io/file.h"
 #include "engine/tiers/ssd/access.h"
-#include "engine/tiers/ssd/file.h"
 #include "engine/tiers/ssd/format.h"
 #include "util/random_number.h"
 

@@ -12,7 +12,6 @@
 namespace neotier::engine {
 
 using ssd::Access;
-using ssd::IoOp;
 using ssd::kBlock;
 using ssd::Place;
 using ssd::Record;
@@ -20,16 +19,16 @@ using ssd::Record;
 namespace {
 
 // After the medium is lost, until it is back: nothing but waiting.
-class NoFile : public ssd::File {
+class NoFile : public File {
  public:
   uint64_t bytes() const override { return 0; }
   const char* method() const override { return "none"; }
   bool register_buffers(std::span<const iovec>) override { return false; }
-  void start(ssd::Io& io) override {
+  void start(Io& io) override {
     io.result = -ENODEV;
     ended_.push_back(&io);
   }
-  void wait(std::vector<ssd::Io*>& completed, bool block) override {
+  void wait(std::vector<Io*>& completed, bool block) override {
     std::unique_lock lock(mutex_);
     if (block && ended_.empty()) changed_.wait(lock, [this] { return woken_; });
     woken_ = false;
@@ -43,7 +42,7 @@ class NoFile : public ssd::File {
   }
 
  private:
-  std::vector<ssd::Io*> ended_;
+  std::vector<Io*> ended_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool woken_ = false;
@@ -78,7 +77,7 @@ Status SsdTier::Store::try_come_back() {
   victim_.reset();
   // Closed first: it holds the lock on the file.
   reset_file(std::make_unique<NoFile>());
-  Result<std::unique_ptr<ssd::File>> file = file_system_->open(options_.path);
+  Result<std::unique_ptr<File>> file = file_system_->open(options_.path);
   if (!file) return {Code::kGone, file.status().what()};
   Result<ssd::Geometry> geometry = ssd::read_superblock(**file, options_.path);
   if (!geometry) return {Code::kGone, geometry.status().what()};

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/io/file.h"
 #include "engine/tier.h"
-#include "engine/tiers/ssd/file.h"
 
 namespace neotier::engine {
 
@@ -28,7 +28,7 @@ struct SsdOptions {
   size_t queue_depth = 256;  // transfers taken and not completed
   // Host memory that most transfers will use: registered with the kernel, in parts of up to 1 GiB, where it permits.
   std::vector<std::span<std::byte>> host_memory;
-  std::shared_ptr<ssd::FileSystem> file_system;  // NULL: the machine's own
+  std::shared_ptr<FileSystem> file_system;  // NULL: the machine's own
 };
 
 // Counted since the tier was opened.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kFileBytes = 32 << 20;
 
-std::unique_ptr<SsdTier> open_tier(const std::string& path, std::shared_ptr<ssd::FileSystem> system) {
+std::unique_ptr<SsdTier> open_tier(const std::string& path, std::shared_ptr<FileSystem> system) {
   SsdOptions options;
   options.path = path;
   options.file_bytes = kFileBytes;
@@ -30,7 +30,7 @@ class OnFakeDisk : public TierHarness {
   std::string cannot(Fault) const override { return ""; }
   void hold() override { disk_->hold(); }
   void release() override { disk_->release(); }
-  void fail(Op op, unsigned count) override { disk_->fail(static_cast<ssd::IoOp>(op), count, EIO); }
+  void fail(Op op, unsigned count) override { disk_->fail(static_cast<IoOp>(op), count, EIO); }
   void corrupt(Extent extent, uint64_t offset) override { disk_->corrupt("tier", *tier_->place_of(extent, offset)); }
   void lose() override { disk_->lose(); }
   void mend() override { disk_->mend(); }
@@ -47,10 +47,10 @@ class OnFakeDisk : public TierHarness {
 };
 
 // On a file beside the test's program: /tmp may be a file system without direct I/O.
-template <ssd::Method method>
+template <IoMethod method>
 class OnFiles : public TierHarness {
  public:
-  OnFiles() { tier_ = open_tier(path_, ssd::posix_file_system(method)); }
+  OnFiles() { tier_ = open_tier(path_, posix_file_system(method)); }
   ~OnFiles() override {
     tier_.reset();
     std::filesystem::remove(path_);
@@ -76,7 +76,7 @@ class OnFiles : public TierHarness {
   std::unique_ptr<SsdTier> tier_;
 };
 
-using Media = ::testing::Types<OnFakeDisk, OnFiles<ssd::Method::kAny>, OnFiles<ssd::Method::kThreads>>;
+using Media = ::testing::Types<OnFakeDisk, OnFiles<IoMethod::kAny>, OnFiles<IoMethod::kThreads>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Ssd, TierConformance, Media);
 
 }  // namespace

@@ -63,8 +63,8 @@ class SsdTierTest : public ::testing::Test {
 TEST_F(SsdTierTest, ShortTransfersGoOn) {
   start();
   for (const uint64_t bytes : {uint64_t{65536}, uint64_t{1 << 20}, uint64_t{5000}}) {
-    disk_->shorten(ssd::IoOp::kWrite, 5);
-    disk_->shorten(ssd::IoOp::kRead, 5);
+    disk_->shorten(IoOp::kWrite, 5);
+    disk_->shorten(IoOp::kRead, 5);
     const Extent extent = stored(bytes, bytes);
     EXPECT_TRUE(holds(extent, bytes, bytes));
   }
@@ -74,7 +74,7 @@ TEST_F(SsdTierTest, NoSpaceIsFull) {
   start();
   const Extent extent = *tier_->allocate(make_key(1), 4096);
   Bytes content = pattern(1, 4096);
-  disk_->fail(ssd::IoOp::kWrite, 1, ENOSPC);
+  disk_->fail(IoOp::kWrite, 1, ENOSPC);
   EXPECT_EQ(write_now(*tier_, extent, content).code(), Code::kFull);
   EXPECT_TRUE(write_now(*tier_, extent, content));
 }
@@ -84,7 +84,7 @@ TEST_F(SsdTierTest, AFlushThatFailsIsNotTakenForOne) {
   const Extent first = stored(1, 100000);
   ASSERT_TRUE(flush_now(*tier_));
   const Extent second = stored(2, 100000);
-  disk_->fail(ssd::IoOp::kSync, 1, EIO);
+  disk_->fail(IoOp::kSync, 1, EIO);
   EXPECT_FALSE(flush_now(*tier_));
   // The medium may have forgotten what it took: nothing more before that is written again.
   EXPECT_FALSE(tier_->in_service());
@@ -118,7 +118,7 @@ TEST_F(SsdTierTest, WhatALostMediumForgotIsNotNamedLater) {
 TEST_F(SsdTierTest, AWriteOfTheJournalMayFail) {
   start();
   const Extent extent = stored(1, 4096);
-  disk_->fail(ssd::IoOp::kWrite, 1, EIO);
+  disk_->fail(IoOp::kWrite, 1, EIO);
   EXPECT_EQ(flush_now(*tier_).code(), Code::kIo);
   EXPECT_TRUE(tier_->in_service());
   EXPECT_TRUE(flush_now(*tier_));
@@ -364,18 +364,18 @@ TEST(SsdFormat, RecordsOfAnyBytes) {
 TEST(SsdFiles, EitherWayOfIo) {
   const std::string path = std::filesystem::read_symlink("/proc/self/exe").parent_path() /
                            ("ssd_tier_unit." + std::to_string(getpid()) + ".tier");
-  for (const ssd::Method method : {ssd::Method::kAny, ssd::Method::kThreads, ssd::Method::kAny}) {
+  for (const IoMethod method : {IoMethod::kAny, IoMethod::kThreads, IoMethod::kAny}) {
     SsdOptions options;
     options.path = path;
     options.file_bytes = 16 << 20;
-    options.file_system = ssd::posix_file_system(method);
+    options.file_system = posix_file_system(method);
     Result<std::unique_ptr<SsdTier>> tier = SsdTier::open(options);
     ASSERT_TRUE(tier.is_ok()) << tier.status().what();
     // One file, whichever way it is used.
     const size_t before = recovered(**tier).size();
     const Status second = SsdTier::open(options).status();
     EXPECT_EQ(second.code(), Code::kBusy) << second.what();
-    EXPECT_EQ((*tier)->stats().method.find("pread") != std::string::npos, method == ssd::Method::kThreads);
+    EXPECT_EQ((*tier)->stats().method.find("pread") != std::string::npos, method == IoMethod::kThreads);
     Bytes content = pattern(before, 9000);
     ASSERT_TRUE(write_now(**tier, *(*tier)->allocate(make_key(before), 9000), content));
     for (const Recovered& object : recovered(**tier)) {

@@ -21,7 +21,7 @@ constexpr size_t kCommitBytes = 1 << 20;  // of records: so many are not left to
 
 // ---- opening
 
-SsdTier::Store::Store(SsdOptions options, std::unique_ptr<ssd::File> file, const ssd::Geometry& geometry)
+SsdTier::Store::Store(SsdOptions options, std::unique_ptr<File> file, const ssd::Geometry& geometry)
     : options_(std::move(options)),
       file_system_(options_.file_system),
       geometry_(geometry),
@@ -44,7 +44,7 @@ SsdTier::Store::Store(SsdOptions options, std::unique_ptr<ssd::File> file, const
   reset_file(std::move(file));
 }
 
-void SsdTier::Store::reset_file(std::unique_ptr<ssd::File> file) {
+void SsdTier::Store::reset_file(std::unique_ptr<File> file) {
   constexpr uint64_t kRegisteredMost = 1 << 30;
   registered_ = {{memory_.get(), (kBounces + kMoves) * ssd::kChunk + ssd::Journal::kMemoryBytes}};
   for (const std::span<std::byte> host : options_.host_memory)
@@ -62,10 +62,10 @@ void SsdTier::Store::reset_file(std::unique_ptr<ssd::File> file) {
 Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options) {
   if (options.path.empty()) return Status(Code::kInvalid, "an SSD tier needs a path");
   if (options.queue_depth == 0) return Status(Code::kInvalid, options.path + ": a queue of no depth");
-  if (!options.file_system) options.file_system = ssd::posix_file_system();
-  ssd::FileSystem& system = *options.file_system;
+  if (!options.file_system) options.file_system = posix_file_system();
+  FileSystem& system = *options.file_system;
   if (system.exists(options.path)) {
-    Result<std::unique_ptr<ssd::File>> file = system.open(options.path);
+    Result<std::unique_ptr<File>> file = system.open(options.path);
     if (!file) return file.status();
     Result<ssd::Geometry> geometry = ssd::read_superblock(**file, options.path);
     if (!geometry) return geometry.status();
@@ -82,7 +82,7 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
   Result<ssd::Geometry> geometry = ssd::plan_geometry(options.file_bytes, options.max_extents);
   if (!geometry) return Status(geometry.status().code(), options.path + ": " + geometry.status().what());
   const std::string path = options.path, part = path + ".part";
-  Result<std::unique_ptr<ssd::File>> file = system.create(part, geometry->file_bytes);
+  Result<std::unique_ptr<File>> file = system.create(part, geometry->file_bytes);
   if (!file) return file.status();
   auto store = std::make_unique<Store>(std::move(options), std::move(*file), *geometry);
   if (Status made = store->journal_.format(*store->file_); !made) return Status(made.code(), part + ": " + made.what());
@@ -273,7 +273,7 @@ void SsdTier::Store::serve_wishes() {
 }
 
 void SsdTier::Store::run() {
-  std::vector<ssd::Io*> ended;
+  std::vector<Io*> ended;
   while (true) {
     const bool stop = take_wishes();
     serve_wishes();
@@ -304,7 +304,7 @@ void SsdTier::Store::run() {
       const std::lock_guard lock(mutex_);
       sleeping_ = false;
     }
-    for (ssd::Io* io : ended) {
+    for (Io* io : ended) {
       auto& access = static_cast<Access&>(*io);
       if (access.go_on(*file_)) continue;
       dispatch(access);

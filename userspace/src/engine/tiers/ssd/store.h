@@ -29,7 +29,7 @@ namespace neotier::engine {
 
 class SsdTier::Store {
  public:
-  Store(SsdOptions options, std::unique_ptr<ssd::File> file, const ssd::Geometry& geometry);
+  Store(SsdOptions options, std::unique_ptr<File> file, const ssd::Geometry& geometry);
   ~Store();
   static Result<std::unique_ptr<Store>> open(SsdOptions options);
 
@@ -98,7 +98,7 @@ class SsdTier::Store {
   bool take_wishes();
   void serve_wishes();
   void fail_if_stuck();
-  void reset_file(std::unique_ptr<ssd::File> file);
+  void reset_file(std::unique_ptr<File> file);
   void dispatch(ssd::Access& access);
   void maybe_commit(bool stop);
   void commit_ended();
@@ -149,7 +149,7 @@ class SsdTier::Store {
   void move_ended(Move& move);
 
   const SsdOptions options_;
-  const std::shared_ptr<ssd::FileSystem> file_system_;
+  const std::shared_ptr<FileSystem> file_system_;
   const ssd::Geometry geometry_;
   TierInfo info_;
   uint32_t window_chunks_;
@@ -168,7 +168,7 @@ class SsdTier::Store {
   std::atomic<bool> gone_ = false;
   std::string gone_why_;  // guarded by mutex_
 
-  std::unique_ptr<ssd::File> file_;
+  std::unique_ptr<File> file_;
   ssd::Memory memory_;             // bounce buffers, the cleaner's, the journal's; registered as buffer 0
   std::vector<iovec> registered_;  // as the kernel numbers them
   ssd::Segments segments_;

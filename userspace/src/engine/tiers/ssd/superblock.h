@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/tiers/ssd/file.h"
+#include "engine/io/file.h"
 #include "engine/tiers/ssd/format.h"
 
 namespace neotier::engine::ssd {

@@ -12,7 +12,6 @@ namespace neotier::engine {
 
 using ssd::Access;
 using ssd::chunk_blocks;
-using ssd::IoOp;
 using ssd::kBlock;
 using ssd::kChunk;
 using ssd::Place;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that the SSD tier asks of the operating system, so that a test can put a failing medium in its place
-// (engine/testing/fake_disk.h). The idea is LevelDB's Env (leveldb include/leveldb/env.h).
+// All that the SSD tier and the expert store ask of the operating system, so that a test can put a failing medium in
+// its place (engine/testing/fake_disk.h). The idea is LevelDB's Env (leveldb include/leveldb/env.h).
 #pragma once
 
 #include <sys/uio.h>
@@ -13,7 +13,7 @@
 
 #include "engine/status.h"
 
-namespace neotier::engine::ssd {
+namespace neotier::engine {
 
 enum class IoOp : uint8_t { kRead, kWrite, kSync };
 
@@ -25,7 +25,8 @@ struct Io {
   uint32_t iovs = 0;
   const iovec* iov = nullptr;
   uint64_t offset = 0;
-  int64_t result = 0;  // bytes, which may be fewer than asked, or -errno
+  uint32_t file_index = 0;  // of those that were opened together; else 0
+  int64_t result = 0;       // bytes, which may be fewer than asked, or -errno
 };
 
 // Used by one thread at a time, wake() excepted.
@@ -51,13 +52,17 @@ class FileSystem {
   virtual Result<std::unique_ptr<File>> open(const std::string& path) = 0;
   // A new file of that size with all its room reserved, locked. kFull, kIo. Replaces what an interrupted create() left.
   virtual Result<std::unique_ptr<File>> create(const std::string& path, uint64_t bytes) = 0;
+  // Existing files, 1 or more, that are only read and may be read by others: not locked, of any size; Io::file_index
+  // counts them. Accesses may go past an end and come back shorter. O_DIRECT where the file systems have it;
+  // File::method() says so where not. File::bytes() is of all. kNotFound, kIo, kInvalid (no regular file).
+  virtual Result<std::unique_ptr<File>> open_to_read(std::span<const std::string> paths) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;
 };
 
-enum class Method : uint8_t { kAny, kUring, kThreads };
+enum class IoMethod : uint8_t { kAny, kUring, kThreads };
 
 // The machine's own files, O_DIRECT. kAny: io_uring, or pread and pwrite in threads where the kernel does not permit
 // that (kernel.io_uring_disabled, seccomp); File::method() says which.
-std::unique_ptr<FileSystem> posix_file_system(Method method = Method::kAny);
+std::unique_ptr<FileSystem> posix_file_system(IoMethod method = IoMethod::kAny);
 
-}  // namespace neotier::engine::ssd
+}  // namespace neotier::engine

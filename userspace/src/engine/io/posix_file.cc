@@ -14,9 +14,9 @@
 #include <mutex>
 #include <thread>
 
-#include "engine/tiers/ssd/file.h"
+#include "engine/io/file.h"
 
-namespace neotier::engine::ssd {
+namespace neotier::engine {
 
 namespace {
 
@@ -33,7 +33,10 @@ class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
   Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   ~Descriptor() {
     if (fd_ < 0) return;
     // A ring lets go of its files some time after it is gone, and the lock would last as long.
@@ -48,7 +51,8 @@ class Descriptor {
 
 class UringFile : public File {
  public:
-  UringFile(Descriptor fd, uint64_t bytes) : fd_(std::move(fd)), bytes_(bytes) {}
+  UringFile(std::vector<Descriptor> fds, uint64_t bytes, bool direct)
+      : fds_(std::move(fds)), bytes_(bytes), direct_(direct) {}
   ~UringFile() override {
     if (ready_) io_uring_queue_exit(&ring_);
   }
@@ -62,31 +66,35 @@ class UringFile : public File {
     ready_ = true;
     // Without it a full completion queue loses completions.
     if (!(params.features & IORING_FEAT_NODROP)) return false;
-    const int fd = fd_.get();
-    if (io_uring_register_files(&ring_, &fd, 1) < 0) return false;
+    std::vector<int> numbers;
+    for (const Descriptor& fd : fds_) numbers.push_back(fd.get());
+    if (io_uring_register_files(&ring_, numbers.data(), static_cast<unsigned>(numbers.size())) < 0) return false;
     arm();
     return true;
   }
   // For the fallback, which goes on with the same locked file.
-  Descriptor take() { return std::move(fd_); }
+  std::vector<Descriptor> take() { return std::move(fds_); }
 
   uint64_t bytes() const override { return bytes_; }
-  const char* method() const override { return "io_uring"; }
+  const char* method() const override { return direct_ ? "io_uring" : "io_uring, buffered (no O_DIRECT here)"; }
   bool register_buffers(std::span<const iovec> buffers) override {
     return io_uring_register_buffers(&ring_, buffers.data(), static_cast<unsigned>(buffers.size())) == 0;
   }
   void start(Io& io) override {
     io_uring_sqe* const sqe = entry();
+    const int file = static_cast<int>(io.file_index);
     if (io.op == IoOp::kSync)
-      io_uring_prep_fsync(sqe, 0, IORING_FSYNC_DATASYNC);
+      io_uring_prep_fsync(sqe, file, IORING_FSYNC_DATASYNC);
     else if (io.buffer >= 0 && io.op == IoOp::kRead)
-      io_uring_prep_read_fixed(sqe, 0, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset, io.buffer);
+      io_uring_prep_read_fixed(sqe, file, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset,
+                               io.buffer);
     else if (io.buffer >= 0)
-      io_uring_prep_write_fixed(sqe, 0, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset, io.buffer);
+      io_uring_prep_write_fixed(sqe, file, io.iov->iov_base, static_cast<unsigned>(io.iov->iov_len), io.offset,
+                                io.buffer);
     else if (io.op == IoOp::kRead)
-      io_uring_prep_readv(sqe, 0, io.iov, io.iovs, io.offset);
+      io_uring_prep_readv(sqe, file, io.iov, io.iovs, io.offset);
     else
-      io_uring_prep_writev(sqe, 0, io.iov, io.iovs, io.offset);
+      io_uring_prep_writev(sqe, file, io.iov, io.iovs, io.offset);
     sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data(sqe, &io);
   }
@@ -134,16 +142,17 @@ class UringFile : public File {
     io_uring_sqe_set_data(sqe, nullptr);
   }
 
-  Descriptor fd_;
+  std::vector<Descriptor> fds_;
   Descriptor wake_{eventfd(0, EFD_CLOEXEC)};
   uint64_t bytes_, wakes_ = 0;
+  bool direct_;
   io_uring ring_{};
   bool ready_ = false;
 };
 
 class ThreadsFile : public File {
  public:
-  ThreadsFile(Descriptor fd, uint64_t bytes) : fd_(std::move(fd)), bytes_(bytes) {
+  ThreadsFile(std::vector<Descriptor> fds, uint64_t bytes) : fds_(std::move(fds)), bytes_(bytes) {
     for (int i = 0; i < kThreads; i++) threads_.emplace_back([this] { work(); });
   }
   ~ThreadsFile() override {
@@ -190,10 +199,10 @@ class ThreadsFile : public File {
       queue_.pop_front();
       lock.unlock();
       const auto at = static_cast<off_t>(io->offset);
-      const int count = static_cast<int>(io->iovs);
-      const ssize_t result = io->op == IoOp::kSync   ? fdatasync(fd_.get())
-                             : io->op == IoOp::kRead ? preadv(fd_.get(), io->iov, count, at)
-                                                     : pwritev(fd_.get(), io->iov, count, at);
+      const int count = static_cast<int>(io->iovs), fd = fds_[io->file_index].get();
+      const ssize_t result = io->op == IoOp::kSync   ? fdatasync(fd)
+                             : io->op == IoOp::kRead ? preadv(fd, io->iov, count, at)
+                                                     : pwritev(fd, io->iov, count, at);
       io->result = result < 0 ? -errno : result;
       lock.lock();
       done_.push_back(io);
@@ -201,7 +210,7 @@ class ThreadsFile : public File {
     }
   }
 
-  Descriptor fd_;
+  std::vector<Descriptor> fds_;
   uint64_t bytes_;
   std::mutex mutex_;
   std::condition_variable queued_, ended_;
@@ -213,11 +222,29 @@ class ThreadsFile : public File {
 
 class PosixFileSystem : public FileSystem {
  public:
-  explicit PosixFileSystem(Method method) : method_(method) {}
+  explicit PosixFileSystem(IoMethod method) : method_(method) {}
   bool exists(const std::string& path) override { return access(path.c_str(), F_OK) == 0; }
   Result<std::unique_ptr<File>> open(const std::string& path) override { return open(path, 0, 0); }
   Result<std::unique_ptr<File>> create(const std::string& path, uint64_t bytes) override {
     return open(path, O_CREAT, bytes);
+  }
+  Result<std::unique_ptr<File>> open_to_read(std::span<const std::string> paths) override {
+    bool direct = true;
+    uint64_t bytes = 0;
+    std::vector<Descriptor> fds;
+    for (const std::string& path : paths) {
+      Descriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+      if (fd.get() < 0 && errno == EINVAL) {
+        direct = false;
+        fd = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      }
+      struct stat about {};
+      if (fd.get() < 0 || fstat(fd.get(), &about) != 0) return error(errno, path);
+      if (!S_ISREG(about.st_mode)) return Status(Code::kInvalid, path + ": not a regular file");
+      bytes += static_cast<uint64_t>(about.st_size);
+      fds.push_back(std::move(fd));
+    }
+    return make(paths[0], std::move(fds), bytes, direct);
   }
   Status rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) return error(errno, to + ": cannot be given its name");
@@ -255,21 +282,25 @@ class PosixFileSystem : public FileSystem {
       }
       about.st_size = static_cast<off_t>(bytes);
     }
-    const auto size = static_cast<uint64_t>(about.st_size);
-    if (method_ != Method::kThreads) {
-      auto file = std::make_unique<UringFile>(std::move(fd), size);
+    std::vector<Descriptor> fds;
+    fds.push_back(std::move(fd));
+    return make(path, std::move(fds), static_cast<uint64_t>(about.st_size), true);
+  }
+  Result<std::unique_ptr<File>> make(const std::string& path, std::vector<Descriptor> fds, uint64_t size, bool direct) {
+    if (method_ != IoMethod::kThreads) {
+      auto file = std::make_unique<UringFile>(std::move(fds), size, direct);
       if (file->set_up()) return std::unique_ptr<File>(std::move(file));
-      if (method_ == Method::kUring) return Status(Code::kUnsupported, path + ": io_uring is not permitted here");
+      if (method_ == IoMethod::kUring) return Status(Code::kUnsupported, path + ": io_uring is not permitted here");
       return std::unique_ptr<File>(std::make_unique<ThreadsFile>(file->take(), size));
     }
-    return std::unique_ptr<File>(std::make_unique<ThreadsFile>(std::move(fd), size));
+    return std::unique_ptr<File>(std::make_unique<ThreadsFile>(std::move(fds), size));
   }
 
-  const Method method_;
+  const IoMethod method_;
 };
 
 }  // namespace
 
-std::unique_ptr<FileSystem> posix_file_system(Method method) { return std::make_unique<PosixFileSystem>(method); }
+std::unique_ptr<FileSystem> posix_file_system(IoMethod method) { return std::make_unique<PosixFileSystem>(method); }
 
-}  // namespace neotier::engine::ssd
+}  // namespace neotier::engine

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier kv bench
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+#include "cli/bench_commands.h"
+#include "kv/bench/kv_bench.h"
+#include "replay/synthetic.h"
+#include "util/files.h"
+#include "util/interrupt.h"
+#include "util/json.h"
+#include "util/progress.h"
+#include "util/size.h"
+
+namespace fs = std::filesystem;
+
+namespace neotier::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using kv::KvBenchResult;
+using kv::Quantiles;
+
+struct Arguments {
+  std::string trace, tiers = "dram=256M,ssd=1G", block_bytes = "512K", synthetic, json;
+  fs::path folder = "/var/tmp";
+  uint64_t first = 0, count = 300, seed = 1;
+  replay::LoadOptions load;
+  kv::KvBenchOptions bench;
+};
+
+replay::KvTrace load(const Arguments& a) {
+  if (a.trace.empty()) {
+    replay::SyntheticOptions o;
+    o.kind = a.synthetic;
+    o.requests = a.first + a.bench.before + a.count;
+    o.seed = a.seed;
+    return replay::slice(replay::make_synthetic(o), a.first, a.bench.before + a.count);
+  }
+  const replay::KvTrace trace = replay::load_trace(a.trace, a.load);
+  if (!trace.identity)
+    throw std::runtime_error(fmt::format(
+        "{}: this format gives lengths only: no block is known to come back, so nothing can be loaded", a.trace));
+  if (a.first >= trace.requests.size())
+    throw std::runtime_error(fmt::format("--first {}: the trace has {} requests", a.first, trace.requests.size()));
+  return replay::slice(trace, a.first, std::min<size_t>(a.bench.before + a.count, trace.requests.size() - a.first));
+}
+
+// "ssd=1G" becomes "ssd=1G:file=…"; the file is ours, and goes with this.
+class Files {
+ public:
+  Files(const Arguments& a, std::string& tiers) {
+    std::stringstream in(a.tiers);
+    for (std::string tier; std::getline(in, tier, ',');) {
+      if (!tiers.empty()) tiers += ',';
+      tiers += tier;
+      if (!tier.starts_with("ssd") || tier.find("file=") != std::string::npos) continue;
+      paths_.push_back(a.folder / fmt::format("neotier-kv-bench-{}-{}.tier", getpid(), paths_.size()));
+      require_folder("--folder", paths_.back());
+      tiers += ":file=" + paths_.back().string();
+    }
+  }
+  ~Files() {
+    std::error_code ignored;
+    for (const fs::path& path : paths_) fs::remove(path, ignored);
+  }
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+
+ private:
+  std::vector<fs::path> paths_;
+};
+
+Json to_json(const Quantiles& q) { return {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p99", q.p99}}; }
+
+double difference(double measured, double predicted) { return predicted > 0 ? 100 * (measured / predicted - 1) : 0; }
+
+Quantiles replayed(const KvBenchResult& r) {
+  return {r.replay.ttft_mean_ms, r.replay.ttft_ms[0], r.replay.ttft_ms[1], r.replay.ttft_ms[2]};
+}
+
+Json to_json(const Arguments& a, const KvBenchResult& r) {
+  Json j = {{"trace", a.trace.empty() ? "synthetic " + a.synthetic : fs::path(a.trace).filename().string()},
+            {"first", a.first},
+            {"requests_before", a.bench.before},
+            {"requests", r.requests},
+            {"speed_up", a.bench.speed_up},
+            {"prefill_scale", a.bench.prefill_scale},
+            {"block_bytes", a.bench.block_bytes},
+            {"layers", a.bench.layers},
+            {"policy", a.bench.policy},
+            {"block_refs", r.block_refs},
+            {"prefix_hits", r.prefix_hits},
+            {"prefix_hits_replay", r.replay.prefix_hits},
+            {"blocks_loaded", r.loaded},
+            {"blocks_stored", r.stored},
+            {"blocks_failed", r.failed_blocks},
+            {"blocks_wrong", r.wrong_blocks}};
+  j["tiers"] = Json::array();
+  for (size_t t = 0; t < r.tiers.size(); t++)
+    j["tiers"].push_back({{"name", r.tiers[t].name},
+                          {"bytes", r.tiers[t].bytes},
+                          {"gb_per_s", r.tiers[t].gb_s},
+                          {"latency_us", r.tiers[t].latency_us},
+                          {"blocks_loaded", r.loaded_from[t]},
+                          {"blocks_loaded_replay", r.replay.tiers[t].bytes_loaded / a.bench.block_bytes}});
+  j["ttft_ms"] = to_json(r.ttft_ms);
+  j["load_ms"] = to_json(r.load_ms);
+  j["queue_ms"] = to_json(r.wait_ms);
+  j["predicted_ttft_ms"] = to_json(replayed(r));
+  j["predicted_ttft_same_hits_ms"] = to_json(r.same_hits_ms);
+  j["measured_over_predicted_percent"] = difference(r.ttft_ms.mean, r.replay.ttft_mean_ms);
+  j["ttft_recompute_ms"] = {{"p50", r.replay.ttft_recompute_ms[0]},
+                            {"p90", r.replay.ttft_recompute_ms[1]},
+                            {"p99", r.replay.ttft_recompute_ms[2]}};
+  return j;
+}
+
+void print(const Arguments& a, const KvBenchResult& r, uint32_t block_tokens) {
+  fmt::print(
+      "{}: {} requests, {} before them stored, arriving {} x as fast; blocks of {} tokens are {}, in {} layers; policy "
+      "{}\n",
+      a.trace.empty() ? "synthetic " + a.synthetic : a.trace, r.requests, a.bench.before, a.bench.speed_up,
+      block_tokens, format_size(a.bench.block_bytes), a.bench.layers, a.bench.policy);
+  fmt::print(
+      "loading is real; computing what is missing is slept for: {} x the replay's model of Llama-3.1-8B on an "
+      "H100-class GPU\n\n",
+      a.bench.prefill_scale);
+  fmt::print("{:<6} {:>10}  {:>22}  {:>14} {:>14}\n", "tier", "room", "link (measured)", "blocks loaded",
+             "by the replay");
+  for (size_t t = 0; t < r.tiers.size(); t++)
+    fmt::print("{:<6} {:>10}  {:>22}  {:>14} {:>14}\n", r.tiers[t].name, format_size(r.tiers[t].bytes),
+               fmt::format("{:.2f} GB/s, {:.0f} us", r.tiers[t].gb_s, r.tiers[t].latency_us), r.loaded_from[t],
+               r.replay.tiers[t].bytes_loaded / a.bench.block_bytes);
+  fmt::print("\n{:<34} {:>9} {:>9} {:>9} {:>9}\n", "ms", "mean", "p50", "p90", "p99");
+  const auto row = [](const char* name, const Quantiles& q) {
+    fmt::print("{:<34} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f}\n", name, q.mean, q.p50, q.p90, q.p99);
+  };
+  const Quantiles p = replayed(r), &m = r.ttft_ms, &s = r.same_hits_ms;
+  row("TTFT, measured", m);
+  row("  of it loading", r.load_ms);
+  row("predicted by the replay", p);
+  fmt::print("{:<34} {:>8.1f}% {:>8.1f}% {:>8.1f}% {:>8.1f}%\n", "  measured differs by", difference(m.mean, p.mean),
+             difference(m.p50, p.p50), difference(m.p90, p.p90), difference(m.p99, p.p99));
+  row("predicted for the blocks found", s);
+  fmt::print("{:<34} {:>8.1f}% {:>8.1f}% {:>8.1f}% {:>8.1f}%\n", "  measured differs by", difference(m.mean, s.mean),
+             difference(m.p50, s.p50), difference(m.p90, s.p90), difference(m.p99, s.p99));
+  row("before being served, one at a time", r.wait_ms);
+  fmt::print("without a store {:>28} {:>9.2f} {:>9.2f} {:>9.2f}   (predicted)\n", "", r.replay.ttft_recompute_ms[0],
+             r.replay.ttft_recompute_ms[1], r.replay.ttft_recompute_ms[2]);
+  fmt::print(
+      "\n{} of {} blocks were found ({} by the replay), {} loaded, {} stored; {} loaded blocks held other bytes than "
+      "were stored\n",
+      r.prefix_hits, r.block_refs, r.replay.prefix_hits, r.loaded, r.stored, r.wrong_blocks);
+  if (r.failed_blocks > 0) fmt::print("{} blocks could not be loaded and were computed\n", r.failed_blocks);
+  if (r.no_room > 0) fmt::print("{} requests found no room for all of their blocks\n", r.no_room);
+}
+
+int bench_command(Arguments& a) {
+  if (!a.json.empty()) require_folder("--json", a.json);
+  catch_interrupts();
+  a.bench.block_bytes = parse_size(a.block_bytes);
+  if (a.trace.empty() == a.synthetic.empty())
+    throw std::runtime_error("give a TRACE, or --synthetic WORKLOAD (`neotier kv generate --help` lists them)");
+  const replay::KvTrace trace = load(a);
+  Progress progress;
+  a.bench.cancelled = interrupted;
+  a.bench.progress = [&](const std::string& text) { progress.show(text); };
+  const Files files(a, a.bench.tiers);
+  KvBenchResult r;
+  try {
+    r = kv::run_kv_bench(trace, a.bench);
+  } catch (...) {
+    progress.clear();
+    throw;
+  }
+  progress.clear();
+  print(a, r, trace.block_tokens);
+  if (!a.json.empty()) write_file(a.json, pretty(to_json(a, r)));
+  if (r.wrong_blocks > 0) throw std::runtime_error("loaded bytes are not those stored; this is a bug");
+  return 0;
+}
+
+}  // namespace
+
+void add_kv_bench(CLI::App& kv, int& status) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* c = kv.add_subcommand("bench", "a trace's requests on a store over real tiers: measured TTFT (real bytes)");
+  c->footer(
+      "examples:\n  neotier kv bench ../shared/data/mooncake/conversation_trace.jsonl --requests-before 1500 --count "
+      "200 --block-bytes 64K --speed-up 10\n"
+      "  neotier kv bench --synthetic chat --tiers dram=128M,ssd=1G --json out/kv.json\n"
+      "The defaults keep the ratio of loading to computing near that of 64 MiB blocks, an NVMe drive and an H100.");
+  c->add_option("trace", a->trace, "TRACE: Mooncake or Qwen-Bailian JSON Lines");
+  c->add_option("--synthetic", a->synthetic, "WORKLOAD of `neotier kv generate`, instead of a trace");
+  c->add_option("--seed", a->seed, "of --synthetic")->capture_default_str();
+  c->add_option("--format", a->load.format, "mooncake or bailian; default: by the first line");
+  c->add_option("--block-tokens", a->load.block_tokens, "tokens a block; default: the format's");
+  c->add_option("--first", a->first, "skip that many requests")->capture_default_str();
+  c->add_option("--count", a->count, "requests")->capture_default_str()->check(CLI::Range(1, 1000000));
+  c->add_option("--requests-before", a->bench.before, "of which the blocks are stored first, without timing them")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 10000000));
+  c->add_option("--tiers", a->tiers, "dram=SIZE,ssd=SIZE[:file=FILE], cxl=SIZE:node=N; fastest first")
+      ->capture_default_str();
+  c->add_option("--folder", a->folder, "of SSD files that are not named; they are removed afterwards")
+      ->capture_default_str();
+  c->add_option("--block-bytes", a->block_bytes, "bytes a block")->capture_default_str();
+  c->add_option("--pieces", a->bench.layers, "pieces (layers) that a block is loaded in")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1024u));
+  c->add_option("--policy", a->bench.policy, "of every tier, here and in the replay")->capture_default_str();
+  c->add_option("--speed-up", a->bench.speed_up, "of arrivals")->capture_default_str()->check(CLI::Range(1e-3, 1e6));
+  c->add_option("--prefill-scale", a->bench.prefill_scale, "times the model's time to compute")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  c->add_option("--json", a->json, "write the figures to FILE");
+  c->callback([a, &status] { status = bench_command(*a); });
+}
+
+}  // namespace neotier::cli

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier moe bench; neotier model make
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cli/bench_commands.h"
+#include "experts/bench/moe_bench.h"
+#include "experts/synthetic_model.h"
+#include "util/files.h"
+#include "util/interrupt.h"
+#include "util/json.h"
+#include "util/progress.h"
+#include "util/size.h"
+
+namespace fs = std::filesystem;
+
+namespace neotier::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using experts::MoeBenchResult;
+using experts::MoeMethod;
+using experts::SyntheticModel;
+
+struct Arguments {
+  std::string model, json, routing, format = "mxfp4", out;
+  fs::path folder = "/var/tmp";
+  std::string policy = "learned", predictor = "learned", backing = "ssd", prefetch_limit = "0";
+  bool no_biases = false;
+  double stand_in_ms = -1;
+  SyntheticModel shape;
+  experts::MoeBenchOptions bench;
+};
+
+compute::Format parse_format(const std::string& name) {
+  std::string known;
+  for (const compute::Format f : compute::kFormats) {
+    if (f == compute::Format::kMxfp4Split) continue;
+    if (name == compute::to_string(f)) return f;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", compute::to_string(f));
+  }
+  throw std::runtime_error(fmt::format("--format {}: known: {}", name, known));
+}
+
+void make_model(Arguments& a, const std::string& file) {
+  a.shape.format = parse_format(a.format);
+  a.shape.biases = !a.no_biases;
+  const uint64_t bytes = a.shape.expert_bytes() * a.shape.layers * a.shape.experts;
+  const fs::path folder = fs::absolute(file).parent_path();
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  if (!error && space.available < bytes + (64 << 20))
+    throw std::runtime_error(
+        fmt::format("{}: {} of experts do not fit into the {} that are free; give a smaller "
+                    "--hidden and --ff, or another folder",
+                    folder.string(), format_size(bytes), format_size(space.available)));
+  Progress progress;
+  const engine::Status status = write_synthetic_model(
+      a.shape, file, [&](double share) { progress.show(fmt::format("writing {}: {:.0f} %", file, 100 * share)); },
+      interrupted);
+  progress.clear();
+  throw_if_interrupted();
+  if (!status) throw std::runtime_error(status.what());
+}
+
+int make_command(Arguments& a) {
+  require_folder("FILE", a.out);
+  catch_interrupts();
+  make_model(a, a.out);
+  fmt::print("{}: {} layers of {} experts of {} ({} x {}, {}); random weights\n", a.out, a.shape.layers,
+             a.shape.experts, format_size(a.shape.expert_bytes()), a.shape.hidden, a.shape.ff, a.format);
+  return 0;
+}
+
+// Removed when it goes.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(fs::path path) : path_(std::move(path)) {}
+  ~TemporaryFile() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+ private:
+  fs::path path_;
+};
+
+double difference(double measured, double predicted) { return predicted > 0 ? 100 * (measured / predicted - 1) : 0; }
+
+Json to_json(const Arguments& a, const MoeBenchResult& r, const std::string& routing) {
+  Json j = {{"model", a.model.empty() ? "synthetic, random weights" : fs::path(a.model).filename().string()},
+            {"routing", routing},
+            {"routing_weights", r.routing_weights},
+            {"layers", r.layers},
+            {"experts", r.experts},
+            {"top_k", a.shape.top_k},
+            {"hidden", r.hidden},
+            {"ff", r.ff},
+            {"format", r.format},
+            {"compute_path", r.path},
+            {"backing", a.backing},
+            {"read_by", r.medium},
+            {"expert_bytes", r.expert_bytes},
+            {"expert_read_bytes", r.read_bytes},
+            {"model_bytes", r.model_bytes},
+            {"experts_per_layer", r.slots},
+            {"slots_bytes", r.slots_bytes},
+            {"tokens", a.bench.tokens},
+            {"tokens_before", a.bench.warm},
+            {"layer_ms_slept", a.bench.layer_ms},
+            {"expert_ms", r.expert_ms},
+            {"layer_other_ms", r.other_ms}};
+  if (r.stand_in_error > 0) j["stand_in_weight_error"] = r.stand_in_error;
+  j["methods"] = Json::array();
+  for (const MoeMethod& m : r.methods) {
+    Json one = {{"name", m.name},
+                {"what", m.text},
+                {"token_ms", {{"mean", m.mean_ms}, {"p50", m.p50_ms}, {"p90", m.p90_ms}, {"p99", m.p99_ms}}},
+                {"tokens_per_s", 1e3 / m.mean_ms},
+                {"stall_share", m.stall_share},
+                {"output_digest", fmt::format("{:016x}", m.digest)},
+                {"identical", m.identical},
+                {"output_error", m.error}};
+    if (m.counted) {
+      const auto& c = m.counters;
+      one["hit_rate"] = static_cast<double>(c.hits) / static_cast<double>(c.uses);
+      one["stall_free_rate"] = static_cast<double>(c.stall_free) / static_cast<double>(c.uses);
+      one["bytes"] = c.bytes;
+      one["loads"] = c.loads;
+      one["prefetches"] = c.prefetches;
+      one["prefetches_used"] = c.prefetches_used;
+      one["cancelled"] = c.cancelled;
+      one["in_place"] = c.in_place;
+      one["stand_ins"] = c.stand_ins;
+      one["link_gb_per_s"] = m.link_gb_s;
+      one["expert_ms"] = m.expert_ms;
+      one["layer_other_ms"] = m.other_ms;
+      one["wait_ms"] = m.wait_ms;
+    }
+    if (m.predicted) {
+      one["predicted_token_ms"] = {{"mean", m.predicted_mean_ms},
+                                   {"p50", m.predicted_p50_ms},
+                                   {"p90", m.predicted_p90_ms},
+                                   {"p99", m.predicted_p99_ms}};
+      one["predicted_wait_ms"] = m.predicted_wait_ms;
+      one["measured_over_predicted_percent"] = difference(m.mean_ms, m.predicted_mean_ms);
+    }
+    one["token_ms_all"] = m.token_ms;
+    j["methods"].push_back(std::move(one));
+  }
+  return j;
+}
+
+void print(const Arguments& a, const MoeBenchResult& r, const std::string& routing) {
+  fmt::print("{}: {} layers of {} experts, {} a token, {} x {}, {}: {} an expert, {} in all\n",
+             a.model.empty() ? "synthetic model, random weights" : a.model, r.layers, r.experts, a.shape.top_k,
+             r.hidden, r.ff, r.format, format_size(r.expert_bytes), format_size(r.model_bytes));
+  fmt::print("routing: {}; weights {}\n", routing, r.routing_weights);
+  fmt::print("experts lie on {} (read by {}), {} slots a layer in memory: {}; computed by one thread, {}\n", a.backing,
+             r.medium, r.slots, format_size(r.slots_bytes), r.path);
+  fmt::print(
+      "{} tokens after {} that policies have seen; measured on this machine; an expert takes {:.2f} ms, a layer "
+      "{:.2f} ms besides{}\n\n",
+      a.bench.tokens, a.bench.warm, r.expert_ms, r.other_ms,
+      a.bench.layer_ms > 0 ? fmt::format(" ({} ms of it slept)", a.bench.layer_ms) : "");
+  fmt::print("{:<9} {:>24} {:>8} {:>6} {:>6} {:>7} {:>9} {:>8} | {:>9} {:>8} {:>6} {:>5}  output\n", "",
+             "ms a token p50/p90/p99", "tokens/s", "stall", "hits", "on time", "bytes/tok", "wait ms", "predicted",
+             "its wait", "off by", "GB/s");
+  for (const MoeMethod& m : r.methods) {
+    const auto& c = m.counters;
+    const auto share = [&](uint64_t n) {
+      return m.counted ? fmt::format("{:.3f}", static_cast<double>(n) / static_cast<double>(c.uses)) : std::string("-");
+    };
+    const auto number = [](bool known, double value, int digits) {
+      return known ? fmt::format("{:.{}f}", value, digits) : std::string("-");
+    };
+    fmt::print("{:<9} {:>24} {:>8.2f} {:>5.1f}% {:>6} {:>7} {:>9} {:>8} | {:>9} {:>8} {:>6} {:>5}  {}\n", m.name,
+               fmt::format("{:.1f} / {:.1f} / {:.1f}", m.p50_ms, m.p90_ms, m.p99_ms), 1e3 / m.mean_ms,
+               100 * m.stall_share, share(c.hits), share(c.stall_free),
+               m.counted ? format_size(c.bytes / a.bench.tokens) : "-", number(m.counted, m.wait_ms, 1),
+               number(m.predicted, m.predicted_mean_ms, 1), number(m.predicted, m.predicted_wait_ms, 1),
+               m.predicted ? fmt::format("{:+.1f}%", difference(m.mean_ms, m.predicted_mean_ms)) : "-",
+               number(m.counted, m.link_gb_s, 2),
+               m.identical ? fmt::format("{:016x}, identical", m.digest)
+                           : fmt::format("differs: relative error {:.2e}", m.error));
+  }
+  fmt::print("\n");
+  for (const MoeMethod& m : r.methods) fmt::print("{:<9} {}\n", m.name, m.text);
+  if (!r.all_resident)
+    fmt::print("everything resident does not fit into this machine's memory: {} is first instead\n", r.methods[0].name);
+  fmt::print(
+      "stall: share of the time over the first method's. hits: experts that held a slot when their layer began; on "
+      "time: "
+      "and were there.\npredicted: mean ms a token, and waiting, by the replay (`neotier moe replay`) from the same "
+      "run's "
+      "compute time and the link (GB/s) measured before and after it.\n");
+  for (const MoeMethod& m : r.methods) {
+    const auto& c = m.counters;
+    if (c.in_place > 0) fmt::print("{}: {} experts were computed where they lie\n", m.name, c.in_place);
+    if (c.stand_ins > 0)
+      fmt::print("{}: {} Q4_0 stand-ins were used; their weights differ by {:.3f} (relative L2 norm)\n", m.name,
+                 c.stand_ins, r.stand_in_error);
+    if (c.retries > 0) fmt::print("{}: {} reads were tried twice\n", m.name, c.retries);
+  }
+}
+
+int bench_command(Arguments& a) {
+  if (!a.json.empty()) require_folder("--json", a.json);
+  catch_interrupts();
+  auto& b = a.bench;
+  b.store.policy = placement::find_policy(a.policy, NEOTIER_EXPERTS);
+  if (a.predictor != "none")
+    b.store.predictor = placement::find_policy(a.predictor, NEOTIER_EXPERTS | NEOTIER_PREDICTOR);
+  b.store.resident_files = a.backing == "dram";
+  if (b.store.in_place && !b.store.resident_files)
+    throw std::runtime_error("--in-place: experts on storage cannot be computed where they lie; give --backing dram");
+  b.store.loader.background_bytes_per_s = parse_size(a.prefetch_limit);
+  b.store.stand_in = a.stand_in_ms >= 0;
+  b.store.stand_in_late_us = b.store.stand_in ? static_cast<uint64_t>(a.stand_in_ms * 1e3) : 0;
+  b.model = a.model;
+  std::unique_ptr<TemporaryFile> temporary;
+  if (b.model.empty()) {
+    b.model = (a.folder / fmt::format("neotier-moe-bench-{}.gguf", getpid())).string();
+    require_folder("--folder", b.model);
+    temporary = std::make_unique<TemporaryFile>(b.model);
+    make_model(a, b.model);
+  } else {
+    const auto model = model::open_model(b.model);
+    if (!model) throw std::runtime_error(model.status().what());
+    const auto map = model::find_experts(*model);
+    if (!map) throw std::runtime_error(map.status().what());
+    if (map->layers.empty()) throw std::runtime_error(fmt::format("{}: no experts in this model", b.model));
+    a.shape.layers = static_cast<uint32_t>(map->layers.size());
+    a.shape.experts = map->layers[0].experts;
+    if (model->experts_used > 0) a.shape.top_k = model->experts_used;
+  }
+  b.store.top_k = a.shape.top_k;
+  b.store.lookahead = std::min(b.store.lookahead, std::max(1u, a.shape.layers - 1));
+  if (a.shape.layers == 1) b.store.predictor = nullptr;
+  const replay::RoutingShape shape{a.shape.layers, a.shape.experts, a.shape.top_k};
+  const uint64_t tokens = b.warm + b.tokens;
+  const replay::RoutingTrace trace = a.routing.empty() ? replay::synthetic_routing(shape, tokens, a.shape.seed)
+                                                       : replay::RoutingTrace::load(a.routing, shape).first(tokens);
+  const std::string routing =
+      a.routing.empty() ? "synthetic (skewed and repeating, of nobody's model)" : "recorded, " + a.routing;
+  Progress progress;
+  b.cancelled = interrupted;
+  b.progress = [&](const std::string& text) { progress.show(text); };
+  MoeBenchResult r;
+  try {
+    r = experts::run_moe_bench(trace, b);
+  } catch (...) {
+    progress.clear();
+    throw;
+  }
+  progress.clear();
+  print(a, r, routing);
+  if (!a.json.empty()) write_file(a.json, pretty(to_json(a, r, routing)));
+  for (const MoeMethod& m : r.methods)
+    if (!m.identical && m.counters.stand_ins == 0)
+      throw std::runtime_error(fmt::format("{}: its output is not {}'s; this is a bug", m.name, r.methods[0].name));
+  return 0;
+}
+
+void add_shape_options(CLI::App& c, Arguments& a) {
+  c.add_option("--layers", a.shape.layers, "layers of experts")->capture_default_str();
+  c.add_option("--experts", a.shape.experts, "experts of a layer")->capture_default_str();
+  c.add_option("--top-k", a.shape.top_k, "experts that a token uses")->capture_default_str();
+  c.add_option("--hidden", a.shape.hidden, "width of the model, a multiple of 32")->capture_default_str();
+  c.add_option("--ff", a.shape.ff, "width of an expert, a multiple of 32")->capture_default_str();
+  c.add_option("--format", a.format, "f32, bf16, q8_0, q4_0 or mxfp4")->capture_default_str();
+  c.add_flag("--no-biases", a.no_biases, "experts without biases, SwiGLU; with them gpt-oss' clamped variant");
+  c.add_option("--seed", a.shape.seed, "of the weights, and of synthetic routing")->capture_default_str();
+}
+
+}  // namespace
+
+void add_model_make(CLI::App& model, int& status) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* make = model.add_subcommand("make", "write a mixture-of-experts model of random weights, as GGUF");
+  make->footer(
+      "The defaults are gpt-oss-20b's shapes: 9.5 GiB.\nexample:\n  neotier model make /var/tmp/m.gguf --hidden 1024 "
+      "--ff 1024\n  neotier moe bench /var/tmp/m.gguf");
+  make->add_option("file", a->out, "FILE to write")->required();
+  add_shape_options(*make, *a);
+  make->callback([a, &status] { status = make_command(*a); });
+}
+
+void add_moe_bench(CLI::App& moe, int& status) {
+  auto a = std::make_shared<Arguments>();
+  a->shape.hidden = a->shape.ff = 1856;
+  auto& b = a->bench;
+  CLI::App* c = moe.add_subcommand(
+      "bench", "time per token with real bytes: from the store, under LRU, by mmap, everything resident");
+  c->footer(
+      "Without MODEL one of random weights is written to --folder and removed afterwards: by default gpt-oss-20b's "
+      "layers "
+      "and\nexperts, narrower (1856 for 2880), 4 GiB.\nexamples:\n"
+      "  neotier moe bench --routing ../shared/data/gpt-oss-20b-routing\n"
+      "  neotier moe bench gpt-oss-20b-mxfp4.gguf --experts-per-layer 12 --layer-ms 1 --json out/moe.json\n"
+      "  neotier moe bench --hidden 512 --ff 512 --backing dram --in-place");
+  c->add_option("model", a->model, "MODEL: GGUF or safetensors, as `neotier model info` takes it");
+  add_shape_options(*c, *a);
+  c->add_option("--folder", a->folder, "where a model is written; on the storage to be measured")
+      ->capture_default_str();
+  c->add_option("--routing", a->routing, "DIR of recorded routing, as of `neotier moe replay`; default: synthetic");
+  c->add_option("--experts-per-layer", b.store.slots, "slots of each layer")->capture_default_str();
+  c->add_option("--policy", a->policy, "what stays")->capture_default_str();
+  c->add_option("--predictor", a->predictor, "what is fetched ahead by, or none")->capture_default_str();
+  c->add_option("--lookahead", b.store.lookahead, "layers ahead that are fetched for")->capture_default_str();
+  c->add_option("--prefetch-limit", a->prefetch_limit, "bytes a second, 0: none")->capture_default_str();
+  c->add_option("--layer-ms", b.layer_ms, "slept before each layer, for what is not experts")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e4));
+  c->add_option("--tokens", b.tokens, "measured")->capture_default_str()->check(CLI::Range(1, 1000000));
+  c->add_option("--tokens-before", b.warm, "that policies and predictors have seen before, without bytes")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 10000000));
+  c->add_option("--backing", a->backing,
+                "where experts without a slot lie: ssd (their files), dram (files read to "
+                "memory first)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"ssd", "dram"}));
+  c->add_flag("--in-place", b.store.in_place,
+              "compute experts where they lie when that is over sooner; --backing dram");
+  c->add_option("--stand-in-ms", a->stand_in_ms,
+                "use a resident Q4_0 copy of experts that are further away; changes results")
+      ->check(CLI::Range(0.0, 1e6));
+  c->add_option("--methods", b.methods, "of resident, store, lru, mmap; resident runs wherever it fits")
+      ->delimiter(',')
+      ->capture_default_str();
+  c->add_option("--json", a->json, "write the figures to FILE");
+  c->callback([a, &status] { status = bench_command(*a); });
+}
+
+}  // namespace neotier::cli
