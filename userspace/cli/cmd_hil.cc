@@ -28,6 +28,7 @@
 #include "util/json.h"
 #include "util/progress.h"
 #include "util/size.h"
+#include "util/temporary_folder.h"
 
 namespace fs = std::filesystem;
 
@@ -59,24 +60,20 @@ class WorkDirectory {
   explicit WorkDirectory(const std::string& wanted) {
     if (!wanted.empty()) {
       path_ = wanted;
-      keep_ = true;
       fs::create_directories(path_);
       return;
     }
-    std::string name = (fs::temp_directory_path() / "neotier-hil.XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error(fmt::format("cannot create a folder in {}", name));
-    path_ = name;
-  }
-  ~WorkDirectory() {
-    std::error_code ignored;
-    if (!keep_) fs::remove_all(path_, ignored);
+    temporary_.emplace("neotier-hil");
+    path_ = temporary_->path();
   }
   const fs::path& path() const { return path_; }
-  void keep() { keep_ = true; }
+  void keep() {
+    if (temporary_) temporary_->keep();
+  }
 
  private:
+  std::optional<TemporaryFolder> temporary_;
   fs::path path_;
-  bool keep_ = false;
 };
 
 struct Job {

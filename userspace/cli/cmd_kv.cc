@@ -13,7 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "replay/sweep.h"
 #include "replay/synthetic.h"

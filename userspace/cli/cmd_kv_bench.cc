@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "cli/bench_commands.h"
+#include "cli/commands.h"
 #include "kv/bench/kv_bench.h"
 #include "replay/synthetic.h"
 #include "util/files.h"

@@ -9,7 +9,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "model/experts.h"
 #include "model/model.h"

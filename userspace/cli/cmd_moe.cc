@@ -17,7 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "replay/moe_analyse.h"
 #include "replay/moe_replay.h"

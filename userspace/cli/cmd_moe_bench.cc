@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_commands.h"
+#include "cli/commands.h"
 #include "experts/bench/moe_bench.h"
 #include "experts/synthetic_model.h"
 #include "util/files.h"

@@ -29,6 +29,11 @@ void add_engine(CLI::App& app, int& status);
 void add_top(CLI::App& app, int& status);
 void add_kernel(CLI::App& app, int& status);
 
+// `neotier kv bench`, `neotier moe bench`, `neotier model make`: each below the command of its part.
+void add_kv_bench(CLI::App& kv, int& status);
+void add_moe_bench(CLI::App& moe, int& status);
+void add_model_make(CLI::App& model, int& status);
+
 // Adds `neotier bench …`, likewise.
 void add_bench(CLI::App& app, int& status);
 // Its `engine` and `compute`.

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <random>
@@ -18,21 +17,13 @@
 #include "engine/testing/pattern.h"
 #include "engine/tiers/make_tiers.h"
 #include "neotier_client.h"
+#include "util/temporary_folder.h"
 
 namespace neotier::daemon {
 namespace {
 
 using engine::make_key;
 using engine::pattern;
-
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "neotierd-test-XXXXXX";
-    path = mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
 
 // Until it is so, at most ten seconds: what another thread does soon.
 bool soon(const std::function<bool()>& so) {
@@ -44,8 +35,8 @@ bool soon(const std::function<bool()>& so) {
 }
 
 struct Rig {
-  Folder folder;
-  std::string path = folder.path / "s";
+  TemporaryFolder folder;
+  std::string path = folder / "s";
   engine::FakeClock clock;
   engine::Engine engine;
   DaemonCounters counters;
@@ -492,8 +483,8 @@ TEST(Server, StoppingAnswersWhatIsUnderWay) {
 }
 
 TEST(Listener, OneDaemonAPath) {
-  Folder folder;
-  const std::string path = folder.path / "s";
+  const TemporaryFolder folder;
+  const std::string path = folder / "s";
   {
     Listener first(path, 0640, "");
     EXPECT_FALSE(std::filesystem::exists(path)) << "before it is ready";

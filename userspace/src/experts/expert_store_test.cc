@@ -4,19 +4,19 @@
 #include "experts/expert_store.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include "engine/testing/fake_disk.h"
+#include "engine/testing/pattern.h"
 #include "engine/tiers/memory/memory_tier.h"
 #include "experts/synthetic_model.h"
+#include "util/temporary_folder.h"
+#include "util/testing/content.h"
 
 namespace neotier::experts {
 
@@ -25,32 +25,6 @@ namespace {
 using compute::Format;
 using engine::ssd::FakeDisk;
 namespace fs = std::filesystem;
-
-uint32_t seed() {
-  const char* text = std::getenv("NEOTIER_TEST_SEED");
-  return text ? static_cast<uint32_t>(std::strtoul(text, nullptr, 10)) : 1;
-}
-
-std::vector<std::byte> content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::vector<char> text{std::istreambuf_iterator<char>(in), {}};
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "neotier-experts-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
 
 SyntheticModel small(Format format) {
   SyntheticModel m;
@@ -103,7 +77,7 @@ compute::Routing routing_of(std::span<const Use> uses) {
 class Reference {
  public:
   explicit Reference(const model::Model& model) : layout_(std::move(*Layout::of(model))) {
-    for (const auto& f : model.files) files_.push_back(content(f.path));
+    for (const auto& f : model.files) files_.push_back(content_bytes(f.path));
     for (const auto& f : files_) bases_.push_back(f.data());
   }
   std::vector<float> compute(uint32_t layer, std::span<const Use> uses, std::span<const float> x) const {
@@ -169,21 +143,21 @@ class Moving : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Moving, SameBitsAsAllResident) {
   const Case& c = GetParam();
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "m.gguf";
   ASSERT_TRUE(write_synthetic_model(small(c.format), path).is_ok());
   const auto model = model::open_model(path);
   ASSERT_TRUE(model.is_ok()) << model.status().what();
   const Reference reference(*model);
-  auto disk = std::make_shared<FakeDisk>(seed());
-  disk->put(path, content(path));
+  auto disk = std::make_shared<FakeDisk>(engine::test_seed());
+  disk->put(path, content_bytes(path));
   StoreOptions o = options(c.slots, c.policy, c.predictor);
   o.batch = c.rows;
   o.file_system = disk;
   o.planner.min_gain = 0.01;
   auto store = ExpertStore::open(*model, o);
   ASSERT_TRUE(store.is_ok()) << store.status().what();
-  std::mt19937 random(seed());
+  std::mt19937 random(engine::test_seed());
   uint64_t lost = 0, compared = 0;
   for (uint64_t token = 0; token < 150; token++) {
     // A quarter of the tokens on a disk on which a third of the reads fail.
@@ -235,7 +209,7 @@ class Store : public ::testing::Test {
     auto model = model::open_model(path_);
     ASSERT_TRUE(model.is_ok());
     model_ = std::move(*model);
-    disk_->put(path_, content(path_));
+    disk_->put(path_, content_bytes(path_));
   }
   std::unique_ptr<ExpertStore> open(StoreOptions o) {
     if (!o.resident_files) o.file_system = disk_;
@@ -248,11 +222,11 @@ class Store : public ::testing::Test {
     ASSERT_FALSE(store.is_ok()) << text;
     EXPECT_NE(store.status().what().find(text), std::string::npos) << store.status().what();
   }
-  const Folder folder_;
+  const TemporaryFolder folder_;
   const std::string path_ = folder_ / "m.gguf";
   model::Model model_;
-  std::shared_ptr<FakeDisk> disk_ = std::make_shared<FakeDisk>(seed());
-  std::mt19937 random_{seed()};
+  std::shared_ptr<FakeDisk> disk_ = std::make_shared<FakeDisk>(engine::test_seed());
+  std::mt19937 random_{engine::test_seed()};
 };
 
 TEST_F(Store, FromRealFilesByEitherMethod) {

@@ -5,23 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <fstream>
 
 #include "experts/expert_store.h"
+#include "util/testing/content.h"
 
 namespace neotier::experts {
 
 namespace {
 
 const std::string kData = NEOTIER_SOURCE_DIR "/tests/data/model/";
-
-std::vector<std::byte> content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::vector<char> text{std::istreambuf_iterator<char>(in), {}};
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
 
 std::vector<float> row(const compute::Matrix& m, size_t r) {
   std::vector<float> out(m.columns);
@@ -37,7 +29,7 @@ void same_in_store(const std::string& name) {
   ASSERT_TRUE(layout.is_ok()) << layout.status().what();
   std::vector<std::vector<std::byte>> files;
   std::vector<const std::byte*> bases;
-  for (const auto& f : model->files) files.push_back(content(f.path));
+  for (const auto& f : model->files) files.push_back(content_bytes(f.path));
   for (const auto& f : files) bases.push_back(f.data());
   StoreOptions o;
   o.policy = placement::find_policy("lru", NEOTIER_EXPERTS);

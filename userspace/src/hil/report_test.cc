@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "hil/initramfs.h"
 #include "util/size.h"
+#include "util/temporary_folder.h"
 
 namespace neotier::hil {
 namespace {
@@ -140,19 +140,17 @@ TEST(Initramfs, IsAnArchiveThatCpioReads) {
   archive.add_symlink("/a/link", "b/hello");
   const std::string program = archive.add_program("/bin/sh");
   EXPECT_EQ(program, "/bin/sh");
-  const auto folder = std::filesystem::temp_directory_path() / "neotier-initramfs-test";
-  std::filesystem::create_directories(folder);
+  const TemporaryFolder folder;
   archive.write(folder / "x.cpio");
   const auto listed = run_command({"/bin/sh", "-c", "cpio -itv < " + (folder / "x.cpio").string()});
   EXPECT_EQ(listed.exit_code, 0) << listed.output;
   EXPECT_NE(listed.output.find(" a/b/hello"), std::string::npos);
   EXPECT_NE(listed.output.find("a/link -> b/hello"), std::string::npos);
   EXPECT_NE(listed.output.find("libc.so.6"), std::string::npos) << "the shell's library is taken along";
-  EXPECT_EQ(run_command(
-                {"/bin/sh", "-c", "cd " + folder.string() + " && cpio -id --quiet a/b/hello < x.cpio && cat a/b/hello"})
+  EXPECT_EQ(run_command({"/bin/sh", "-c",
+                         "cd " + folder.path().string() + " && cpio -id --quiet a/b/hello < x.cpio && cat a/b/hello"})
                 .output,
             "world\n");
-  std::filesystem::remove_all(folder);
   EXPECT_THROW(archive.add_file("/no/such/file", "/x"), std::runtime_error);
 }
 

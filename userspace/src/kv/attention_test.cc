@@ -6,13 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "engine/testing/mem_tier.h"
+#include "engine/testing/pattern.h"
 #include "kv/kv_store.h"
 
 namespace neotier::kv {
@@ -27,18 +27,6 @@ constexpr uint32_t kBlocks = 48, kTokens = 16;
 constexpr AttentionShape kShape{8, 2, 32, Format::kBf16, 0};
 constexpr uint64_t kHalf = uint64_t{2} * kTokens * 32 * 2;  // keys, or values: kv_heads x tokens x dim x bf16
 constexpr uint64_t kBytes = 2 * kHalf;
-
-uint32_t seed() {
-  const char* text = std::getenv("NEOTIER_TEST_SEED");
-  return text ? static_cast<uint32_t>(std::strtoul(text, nullptr, 10)) : 1;
-}
-
-Key key_of(uint32_t block) {
-  Key key;
-  const uint64_t mixed = (block + 1) * 0x9e3779b97f4a7c15u;
-  std::memcpy(key.bytes, &mixed, sizeof mixed);
-  return key;
-}
 
 KvBlock view(const std::byte* data) { return {data, data + kHalf, kTokens, kTokens}; }
 
@@ -81,7 +69,7 @@ class AttentionOverStore : public ::testing::Test {
       std::memcpy(blocks_.data() + at, &half, 2);
     }
     for (uint32_t b = 0; b < kBlocks; b++) {
-      keys_.push_back(key_of(b));
+      keys_.push_back(engine::make_key(b));
       resident_.push_back(view(blocks_.data() + b * kBytes));
       digests_.push_back(compute::digest(kShape, resident_.back()));
       const std::byte* from = blocks_.data() + b * kBytes;
@@ -102,7 +90,7 @@ class AttentionOverStore : public ::testing::Test {
     return out;
   }
 
-  std::mt19937 random_{seed()};
+  std::mt19937 random_{engine::test_seed()};
   std::vector<engine::MemTier*> tiers_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<KvStore> store_;
@@ -118,7 +106,7 @@ class Mover {
  public:
   Mover(engine::Engine& engine, const std::vector<Key>& keys) {
     thread_ = std::thread([this, &engine, &keys] {
-      std::mt19937 random(seed() + 1);
+      std::mt19937 random(engine::test_seed() + 1);
       while (!stop_) {
         const Key& key = keys[random() % keys.size()];
         const auto ticket = engine.move({&key, 1}, random() % 2 ? "fast" : "slow", engine::MoveClass::kPrefetch);

@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstring>
 #include <random>
 #include <stdexcept>
 #include <thread>
 
 #include "engine/testing/fake_clock.h"
 #include "engine/testing/mem_tier.h"
+#include "engine/testing/pattern.h"
 
 namespace neotier::kv {
 namespace {
@@ -18,23 +18,16 @@ namespace {
 using engine::Code;
 using engine::EventKind;
 using engine::Key;
+using engine::make_key;
 using engine::Status;
 
 constexpr uint32_t kLayers = 4;
 constexpr uint64_t kLayerBytes = 1024;
 constexpr uint64_t kBlockBytes = kLayers * kLayerBytes;
 
-Key block_key(uint64_t n) {
-  Key key;
-  const uint64_t mixed = (n + 1) * 0x9e3779b97f4a7c15u;
-  std::memcpy(key.bytes, &mixed, sizeof mixed);
-  std::memcpy(key.bytes + 8, &n, sizeof n);
-  return key;
-}
-
 std::vector<Key> block_keys(uint64_t first, size_t nr) {
   std::vector<Key> keys;
-  for (size_t i = 0; i < nr; i++) keys.push_back(block_key(first + i));
+  for (size_t i = 0; i < nr; i++) keys.push_back(make_key(first + i));
   return keys;
 }
 
@@ -294,7 +287,7 @@ TEST(KvStore, ABlockThatFailsIsComputedAnew) {
   for (uint64_t first = 0; first < 32; first += 4) rig.put(first, 4);
   for (int i = 0; i < 2000 && rig.engine->status().jobs > 0; i++)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ASSERT_EQ(rig.engine->lookup(block_key(0))->tier, "ssd");
+  ASSERT_EQ(rig.engine->lookup(make_key(0))->tier, "ssd");
   rig.slow->fail(engine::Op::kRead, 1);
   Cache cache(4);
   auto load = rig.store->load(rig.session, block_keys(0, 4), cache.into);
@@ -308,14 +301,14 @@ TEST(KvStore, ABlockThatFailsIsComputedAnew) {
 TEST(KvStore, EventsTellRouters) {
   Rig rig;
   rig.put(0, 2);
-  ASSERT_TRUE(rig.engine->remove(block_key(1)).is_ok());
+  ASSERT_TRUE(rig.engine->remove(make_key(1)).is_ok());
   std::vector<StoreEvent> events;
   EXPECT_EQ(rig.store->take_events(100, events), 0u);
   ASSERT_EQ(events.size(), 4u);
-  EXPECT_TRUE(events[0].key == block_key(0) && events[0].kind == EventKind::kCopied && events[0].tier == "dram");
-  EXPECT_TRUE(events[1].key == block_key(1) && events[1].kind == EventKind::kCopied);
-  EXPECT_TRUE(events[2].key == block_key(1) && events[2].kind == EventKind::kLeft);
-  EXPECT_TRUE(events[3].key == block_key(1) && events[3].kind == EventKind::kForgotten && events[3].tier.empty());
+  EXPECT_TRUE(events[0].key == make_key(0) && events[0].kind == EventKind::kCopied && events[0].tier == "dram");
+  EXPECT_TRUE(events[1].key == make_key(1) && events[1].kind == EventKind::kCopied);
+  EXPECT_TRUE(events[2].key == make_key(1) && events[2].kind == EventKind::kLeft);
+  EXPECT_TRUE(events[3].key == make_key(1) && events[3].kind == EventKind::kForgotten && events[3].tier.empty());
   EXPECT_EQ(rig.of("t").used_bytes, kBlockBytes) << "what the engine dropped is no longer the tenant's";
   events.clear();
   rig.store->take_events(100, events);

@@ -4,9 +4,9 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "model/experts.h"
+#include "util/testing/content.h"
 
 namespace neotier::model {
 
@@ -58,11 +58,6 @@ void refused(const Builder& b, const std::string& text, Code code = Code::kCorru
   EXPECT_NE(part.status().what().find(text), std::string::npos) << part.status().what();
   EXPECT_EQ(part.status().what().find('\n'), std::string::npos);
   EXPECT_EQ(part.status().what().rfind("x.gguf: ", 0), 0u);
-}
-
-std::string content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 // Bytes of tensor number t, as tests/data/model/README.md says.

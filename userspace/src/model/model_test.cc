@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "model/experts.h"
+#include "util/temporary_folder.h"
+#include "util/testing/content.h"
 
 namespace neotier::model {
 
@@ -23,11 +25,6 @@ std::string file_of(const std::string& header, size_t data, uint64_t length = 0)
   if (length == 0) length = header.size();
   std::memcpy(out.data(), &length, 8);
   return out + header + std::string(data, 'd');
-}
-
-std::string content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 Result<Part> read(const std::string& bytes) {
@@ -232,12 +229,6 @@ TEST(Corpus, EveryFileIsReadOrRefused) {
 
 class Folder : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / fmt::format("neotier-model-{}", ::getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
   void put(const std::string& name, const std::string& bytes) {
     std::ofstream(folder_ / name, std::ios::binary) << bytes;
   }
@@ -246,7 +237,7 @@ class Folder : public ::testing::Test {
     EXPECT_FALSE(s.is_ok()) << text;
     EXPECT_NE(s.what().find(text), std::string::npos) << s.what();
   }
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(Folder, SaysWhatIsWrongWithAPath) {
@@ -259,7 +250,7 @@ TEST_F(Folder, SaysWhatIsWrongWithAPath) {
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   refused("pipe", "not a regular file");
   put("a.safetensors", content(kData + "mixtral.safetensors"));
-  EXPECT_TRUE(open_model(folder_.string()).is_ok());
+  EXPECT_TRUE(open_model(folder_.path().string()).is_ok());
   put("b.safetensors", content(kData + "mixtral.safetensors"));
   refused("", "more than one model file");
 }

@@ -17,6 +17,7 @@
 #include "replay/jobs.h"
 #include "replay/moe_analyse.h"
 #include "replay/moe_replay.h"
+#include "util/temporary_folder.h"
 
 namespace neotier::replay {
 namespace {
@@ -114,13 +115,9 @@ TEST(MoeAnalysis, ByHand) {
 class RoutingFiles : public testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "neotier-moe.XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
     write("index.csv", "seq,offset_tokens,n_tokens,note\n0,0,2,\"a, b\"\n2,2,1,\n");
     write("routes.u8", std::string("\0\1\1\0\0\2\1\2\2\0\1\0", 12));  // 3 tokens x 2 layers x 2 of 3
   }
-  void TearDown() override { fs::remove_all(folder_); }
   void write(const std::string& name, const std::string& text) {
     std::ofstream(folder_ / name, std::ios::binary) << text;
   }
@@ -128,7 +125,8 @@ class RoutingFiles : public testing::Test {
     return error_of([&] { RoutingTrace::load(folder_, {2, 3, 2}); });
   }
 
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(RoutingFiles, GoodOnesLoad) {
@@ -203,7 +201,8 @@ TEST(MoeOptionsTest, OutOfRangeIsOneLine) {
 // ---- sweeps
 
 TEST(Jobs, GoOnWhereTheyStopped) {
-  const fs::path store = fs::temp_directory_path() / ("neotier-jobs." + std::to_string(getpid()));
+  const TemporaryFolder folder;
+  const fs::path store = folder / "store";
   std::atomic<bool> cancel = false;
   std::atomic<int> ran = 0;
   std::vector<Job> jobs;
@@ -239,7 +238,6 @@ TEST(Jobs, GoOnWhereTheyStopped) {
   EXPECT_EQ(ran, 5) << "another identity starts anew";
   jobs[2].run = [](const std::atomic<bool>&) -> nlohmann::ordered_json { throw std::runtime_error("job 2 is bad"); };
   EXPECT_EQ(error_of([&] { run("c"); }), "job 2 is bad");
-  fs::remove(store);
 }
 
 }  // namespace

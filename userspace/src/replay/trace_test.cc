@@ -2,12 +2,12 @@
 #include "replay/trace.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <stdexcept>
 
 #include "replay/synthetic.h"
+#include "util/temporary_folder.h"
 
 namespace neotier::replay {
 namespace {
@@ -28,8 +28,8 @@ class TraceFile : public ::testing::Test {
     }
     return "";
   }
-  void TearDown() override { fs::remove(path_); }
-  fs::path path_ = fs::temp_directory_path() / ("neotier-trace-test." + std::to_string(getpid()));
+  const TemporaryFolder folder_;
+  const fs::path path_ = folder_ / "trace";
 };
 
 TEST_F(TraceFile, Mooncake) {

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "util/temporary_folder.h"
+
 namespace neotier::report {
 namespace {
 
@@ -17,20 +19,15 @@ namespace fs = std::filesystem;
 class PageTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "neotier-page.XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
     fs::create_directories(folder_ / "report");
     std::ofstream(folder_ / "report" / "echarts.min.js") << "var library='</script>';";
     std::ofstream(folder_ / "report" / "LICENSE") << "licence text";
     std::ofstream(folder_ / "report" / "NOTICE") << "notice text";
     setenv("NEOTIER_BUILD", folder_.c_str(), 1);
   }
-  void TearDown() override {
-    unsetenv("NEOTIER_BUILD");
-    fs::remove_all(folder_);
-  }
-  fs::path folder_;
+  void TearDown() override { unsetenv("NEOTIER_BUILD"); }
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 size_t count(const std::string& text, const std::string& part) {

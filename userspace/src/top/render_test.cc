@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "util/temporary_folder.h"
+
 namespace neotier::top {
 namespace {
 
@@ -146,8 +148,8 @@ TEST(TopRender, BarsAndSparklines) {
 }
 
 TEST(KernelModule, ReadsAndWritesATreeThatItDoesNotTrust) {
-  std::string name = std::filesystem::temp_directory_path() / "neotier-sysfs-XXXXXX";
-  const std::filesystem::path root = mkdtemp(name.data());
+  const TemporaryFolder folder;
+  const std::filesystem::path& root = folder.path();
   const auto write = [&](const char* file, const std::string& text) {
     std::ofstream(root / file, std::ios::binary) << text;
   };
@@ -188,7 +190,6 @@ TEST(KernelModule, ReadsAndWritesATreeThatItDoesNotTrust) {
                                                                                     {"device10/threshold", "1"}})
     EXPECT_THROW(module.set(knob, value), std::runtime_error) << knob;
   EXPECT_EQ(module.get("enabled"), "0");
-  std::filesystem::remove_all(root);
 }
 
 // The table of knobs against the interface's own description.

@@ -12,6 +12,8 @@
 #include "trace/reader.h"
 #include "trace/summary.h"
 #include "trace/writer.h"
+#include "util/temporary_folder.h"
+#include "util/testing/content.h"
 
 namespace neotier::trace {
 namespace {
@@ -20,13 +22,6 @@ namespace fs = std::filesystem;
 
 class TraceTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "neotier-trace.XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   fs::path write(const char* name, const std::vector<uint64_t>& records) {
     Writer writer(folder_ / name);
     for (const uint64_t record : records) writer.put(record);
@@ -54,7 +49,8 @@ class TraceTest : public ::testing::Test {
     }
     return "no error";
   }
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 std::vector<uint64_t> random_records(size_t n) {
@@ -95,8 +91,7 @@ TEST_F(TraceTest, BadFilesAreOneLine) {
   expect(error_of(bytes("odd.u64", "1234567890123")), "no whole number of 8-byte records");
   expect(error_of(bytes("garbage.zst", "this is no zstd frame at all")), "damaged or not zstd");
 
-  std::ifstream in(write("whole.zst", random_records(300'000)), std::ios::binary);
-  std::string whole((std::istreambuf_iterator<char>(in)), {});
+  std::string whole = content(write("whole.zst", random_records(300'000)));
   expect(error_of(bytes("cut.zst", whole.substr(0, whole.size() / 2))), "truncated");
   expect(error_of(bytes("cut1.zst", whole.substr(0, whole.size() - 1))), "truncated");
   whole[whole.size() / 2] ^= 0x40;
