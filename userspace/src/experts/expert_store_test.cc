@@ -307,6 +307,40 @@ TEST_F(Store, DemandGoesBeforeWhatIsFetchedAhead) {
   EXPECT_EQ(count, 2u);
 }
 
+// What a step leaves behind half-way goes on in the background: held, and not there yet.
+TEST_F(Store, OnItsWayIsAHitAndAStall) {
+  auto store = open(options(3, "lru"));
+  const std::vector<Use> uses = routing(random_, 1, 0, 0);
+  disk_->hold();
+  ASSERT_TRUE(store->begin(0, uses).is_ok());
+  {
+    const auto step = store->begin(0, uses);
+    ASSERT_TRUE(step.is_ok());
+    EXPECT_EQ(store->counters().hits, 2u);
+    EXPECT_EQ(store->counters().stall_free, 0u);
+    disk_->release();
+    while (const auto ready = (*step)->next()) EXPECT_TRUE(ready->status.is_ok());
+  }
+  EXPECT_TRUE(store->begin(0, uses).is_ok());
+  EXPECT_EQ(store->counters().hits, 4u);
+  EXPECT_EQ(store->counters().stall_free, 2u);
+  EXPECT_EQ(store->counters().loads, 2u);
+}
+
+TEST_F(Store, WhatAStepLeftCanBeCancelled) {
+  auto store = open(options(3, "lru"));
+  const std::vector<Use> uses = routing(random_, 1, 0, 0);
+  disk_->hold();
+  ASSERT_TRUE(store->begin(0, uses).is_ok());
+  store->cancel_prefetches();
+  disk_->release();
+  const auto step = store->begin(0, uses);
+  ASSERT_TRUE(step.is_ok());
+  EXPECT_EQ(store->counters().hits, 0u);
+  while (const auto ready = (*step)->next()) EXPECT_TRUE(ready->status.is_ok());
+  EXPECT_EQ(store->counters().loads, 4u);
+}
+
 TEST_F(Store, TheBudgetHoldsPrefetchesBack) {
   const auto fetched = [&](uint64_t budget) {
     StoreOptions o = options(3, "lru", "popularity");
