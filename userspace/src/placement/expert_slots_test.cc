@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "placement/expert_slots.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace neotier::placement {
+namespace {
+
+using How = ExpertSlots::How;
+constexpr uint32_t kNone = NEOTIER_NO_OBJECT, kExperts = 4;
+
+// Two layers of four experts; LRU, and popularity as predictor.
+class Slots : public ::testing::Test {
+ protected:
+  static ExpertSlotsOptions options(uint32_t slots) {
+    ExpertSlotsOptions o;
+    o.layers = 2;
+    o.experts = kExperts;
+    o.top_k = 2;
+    o.slots = slots;
+    o.expert_bytes = 100;
+    o.lookahead = 1;
+    return o;
+  }
+  static uint32_t object(uint32_t layer, uint32_t expert) { return layer * kExperts + expert; }
+
+  std::vector<ExpertSlots::Served> step(ExpertSlots& slots, uint32_t layer, const std::vector<uint32_t>& experts) {
+    accesses_.assign(experts.size(), {});
+    for (size_t i = 0; i < experts.size(); i++) accesses_[i].object = object(layer, experts[i]);
+    neotier_event event = {};
+    event.tick = tick_++;
+    event.kind = NEOTIER_EVENT_DEMAND;
+    event.group = layer;
+    event.nr = static_cast<uint32_t>(experts.size());
+    event.access = accesses_.data();
+    slots.begin(event);
+    std::vector<ExpertSlots::Served> served;
+    for (const uint32_t i : slots.distinct()) served.push_back(slots.serve(i));
+    slots.end();
+    slots.predict();
+    return served;
+  }
+
+  // One slot a layer. Layer 1 has used expert 0 twice and 1 once, which holds the slot; then 0 is fetched ahead.
+  std::unique_ptr<ExpertSlots> fetching() {
+    auto made = std::make_unique<ExpertSlots>(find_policy("lru", NEOTIER_EXPERTS),
+                                              find_policy("popularity", NEOTIER_PREDICTOR), options(1));
+    ExpertSlots& slots = *made;
+    for (const uint32_t expert : {0u, 0u, 1u}) step(slots, 1, {expert});
+    step(slots, 0, {3});
+    EXPECT_FALSE(slots.fetch(0, false)) << "the next layer is the only one, and is too near";
+    const auto fetch = slots.fetch(0, true);
+    EXPECT_TRUE(fetch);
+    EXPECT_EQ(fetch->object, object(1, 0));
+    EXPECT_EQ(fetch->removed, object(1, 1)) << "used 1 time in 3, against 2";
+    EXPECT_TRUE(slots.holds(object(1, 0)));
+    EXPECT_FALSE(slots.fetch(0, true)) << "what is on its way does not make way for another fetch";
+    return made;
+  }
+
+  std::vector<neotier_access> accesses_;
+  uint64_t tick_ = 0;
+};
+
+TEST_F(Slots, AnEventIsAtomic) {
+  ExpertSlots slots(find_policy("lru", NEOTIER_EXPERTS), nullptr, options(1));
+  const auto served = step(slots, 0, {2, 3, 2});
+  ASSERT_EQ(served.size(), 2u) << "each expert once";
+  EXPECT_EQ(served[0].how, How::kKept);
+  EXPECT_EQ(served[1].how, How::kStreamed) << "the only slot holds an expert of this event";
+  const auto next = step(slots, 0, {3});
+  EXPECT_EQ(next[0].how, How::kKept);
+  EXPECT_EQ(next[0].removed, object(0, 2)) << "the event before has let go of it";
+}
+
+TEST_F(Slots, WhatIsOnItsWayAndUsedIsHeld) {
+  const auto made = fetching();
+  ExpertSlots& slots = *made;
+  const auto served = step(slots, 1, {2, 0});
+  EXPECT_EQ(served[0].how, How::kStreamed) << "expert 0 is of this event, on its way or not";
+  EXPECT_EQ(served[1].how, How::kHeld);
+  EXPECT_TRUE(served[1].fetched);
+  EXPECT_FALSE(step(slots, 1, {0})[0].fetched) << "counted once";
+}
+
+TEST_F(Slots, DemandTakesTheSlotOfWhatIsOnItsWay) {
+  const auto made = fetching();
+  ExpertSlots& slots = *made;
+  const auto served = step(slots, 1, {2});
+  EXPECT_EQ(served[0].how, How::kKept);
+  EXPECT_EQ(served[0].removed, object(1, 0));
+  EXPECT_FALSE(slots.holds(object(1, 0)));
+}
+
+TEST_F(Slots, WhatHasArrivedIsAVictimLikeAnother) {
+  const auto made = fetching();
+  ExpertSlots& slots = *made;
+  slots.arrived(object(1, 0));
+  const auto served = step(slots, 1, {2});
+  EXPECT_EQ(served[0].how, How::kKept);
+  EXPECT_EQ(served[0].removed, object(1, 0));
+}
+
+TEST_F(Slots, ATransferThatFailedLeavesAFreeSlot) {
+  const auto made = fetching();
+  ExpertSlots& slots = *made;
+  slots.remove(object(1, 0));
+  EXPECT_FALSE(slots.holds(object(1, 0)));
+  const auto served = step(slots, 1, {2});
+  EXPECT_EQ(served[0].how, How::kKept);
+  EXPECT_EQ(served[0].removed, kNone);
+}
+
+TEST_F(Slots, PlacedOnlyWhereASlotIsFree) {
+  ExpertSlots slots(find_policy("lru", NEOTIER_EXPERTS), nullptr, options(1));
+  EXPECT_TRUE(slots.place(object(0, 1)));
+  EXPECT_FALSE(slots.place(object(0, 1))) << "it is there";
+  EXPECT_FALSE(slots.place(object(0, 2))) << "the layer's only slot is taken";
+  EXPECT_TRUE(slots.place(object(1, 2)));
+  EXPECT_EQ(step(slots, 0, {1})[0].how, How::kHeld);
+}
+
+}  // namespace
+}  // namespace neotier::placement
