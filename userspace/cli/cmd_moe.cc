@@ -120,6 +120,7 @@ ordered_json to_json(const MoeResult& r, const MoeOptions& o, double bytes_lru) 
           {"layer_ms", o.layer_ms},
           {"expert_ms", o.expert_ms},
           {"link_gb_s", o.link_gb_s},
+          {"link_us", o.link_us},
           {"expert_bytes", o.expert_bytes},
           {"tokens", r.tokens},
           {"events", r.events},
@@ -311,6 +312,8 @@ void add_replay_options(CLI::App& command, Arguments& a) {
   command.add_option("--expert-ms", a.replay.expert_ms, "compute of one expert for one row besides, as it comes, ms")
       ->capture_default_str();
   command.add_option("--link-gb-s", a.replay.link_gb_s, "bandwidth to where absent experts lie, 1e9 bytes a second")
+      ->capture_default_str();
+  command.add_option("--link-us", a.replay.link_us, "what the first expert that a layer waits for takes besides, us")
       ->capture_default_str();
   command.add_option("--expert-bytes", a.replay.expert_bytes, "size of an expert's weights")->capture_default_str();
   command.add_option("--lookahead", a.replay.lookahead, "layers ahead that are fetched for")->capture_default_str();

@@ -143,6 +143,7 @@ Json to_json(const Arguments& a, const MoeBenchResult& r, const std::string& rou
       one["in_place"] = c.in_place;
       one["stand_ins"] = c.stand_ins;
       one["link_gb_per_s"] = m.link_gb_s;
+      one["link_us"] = m.link_us;
       one["expert_ms"] = m.expert_ms;
       one["layer_other_ms"] = m.other_ms;
       one["wait_ms"] = m.wait_ms;
@@ -173,9 +174,9 @@ void print(const Arguments& a, const MoeBenchResult& r, const std::string& routi
       "{:.2f} ms besides{}\n\n",
       a.bench.tokens, a.bench.warm, r.expert_ms, r.other_ms,
       a.bench.layer_ms > 0 ? fmt::format(" ({} ms of it slept)", a.bench.layer_ms) : "");
-  fmt::print("{:<9} {:>24} {:>8} {:>6} {:>6} {:>7} {:>9} {:>8} | {:>9} {:>8} {:>6} {:>5}  output\n", "",
+  fmt::print("{:<9} {:>24} {:>8} {:>6} {:>6} {:>7} {:>9} {:>8} | {:>9} {:>8} {:>6} {:>5} {:>6}  output\n", "",
              "ms a token p50/p90/p99", "tokens/s", "stall", "hits", "on time", "bytes/tok", "wait ms", "predicted",
-             "its wait", "off by", "GB/s");
+             "its wait", "off by", "GB/s", "+ us");
   for (const MoeMethod& m : r.methods) {
     const auto& c = m.counters;
     const auto share = [&](uint64_t n) {
@@ -184,13 +185,13 @@ void print(const Arguments& a, const MoeBenchResult& r, const std::string& routi
     const auto number = [](bool known, double value, int digits) {
       return known ? fmt::format("{:.{}f}", value, digits) : std::string("-");
     };
-    fmt::print("{:<9} {:>24} {:>8.2f} {:>5.1f}% {:>6} {:>7} {:>9} {:>8} | {:>9} {:>8} {:>6} {:>5}  {}\n", m.name,
+    fmt::print("{:<9} {:>24} {:>8.2f} {:>5.1f}% {:>6} {:>7} {:>9} {:>8} | {:>9} {:>8} {:>6} {:>5} {:>6}  {}\n", m.name,
                fmt::format("{:.1f} / {:.1f} / {:.1f}", m.p50_ms, m.p90_ms, m.p99_ms), 1e3 / m.mean_ms,
                100 * m.stall_share, share(c.hits), share(c.stall_free),
                m.counted ? format_size(c.bytes / a.bench.tokens) : "-", number(m.counted, m.wait_ms, 1),
                number(m.predicted, m.predicted_mean_ms, 1), number(m.predicted, m.predicted_wait_ms, 1),
                m.predicted ? fmt::format("{:+.1f}%", difference(m.mean_ms, m.predicted_mean_ms)) : "-",
-               number(m.counted, m.link_gb_s, 2),
+               number(m.counted, m.link_gb_s, 2), number(m.counted, m.link_us, 0),
                m.identical ? fmt::format("{:016x}, identical", m.digest)
                            : fmt::format("differs: relative error {:.2e}", m.error));
   }

@@ -9,6 +9,8 @@
 
 namespace neotier::experts {
 
+constexpr uint32_t kMostAtOnce = 128;  // reads at the medium
+
 struct Loader::Chunk : engine::Io {
   Load* load = nullptr;
   iovec vector{};
@@ -97,9 +99,11 @@ uint64_t Loader::predict_ns(const Load& load) const {
 }
 
 // A load's chunk after the other, so that few loads are half there.
-void Loader::submit_from(std::list<Load*>& queue, uint32_t limit) {
+// By bytes: an expert is a dozen pieces, most of them small, and a medium that completes many reads at once leaves gaps
+// where few are asked for.
+void Loader::submit_from(std::list<Load*>& queue, uint64_t limit) {
   const bool background = &queue == &background_;
-  while (!queue.empty() && outstanding_ < limit) {
+  while (!queue.empty() && outstanding_bytes_ < limit && outstanding_ < kMostAtOnce) {
     if (background && !link_.may_take(now_ns(), options_.chunk_bytes)) return;
     Load& load = *queue.front();
     submit(load);
@@ -138,6 +142,7 @@ void Loader::submit(Load& load) {
   }
   load.outstanding++;
   outstanding_++;
+  outstanding_bytes_ += length;
   link_.take(now_ns(), length);
   busy_chunks_.push_back(std::move(chunk));
   busy_chunks_.back()->self = std::prev(busy_chunks_.end());
@@ -163,6 +168,7 @@ void Loader::ended(Chunk& chunk) {
   load.left -= chunk.vector.iov_len;
   load.outstanding--;
   outstanding_--;
+  outstanding_bytes_ -= chunk.vector.iov_len;
   free_chunks_.push_back(std::move(*chunk.self));
   busy_chunks_.erase(chunk.self);
   if (load.outstanding > 0) return;
@@ -217,10 +223,11 @@ void Loader::run() {
 
 void Loader::pump() {
   for (;;) {
-    submit_from(demand_, options_.demand_chunks);
+    submit_from(demand_, options_.demand_chunks * options_.chunk_bytes);
     if (!demand_.empty()) return;
-    submit_from(background_, options_.background_chunks);
-    if (!background_.empty() || outstanding_ >= options_.background_chunks || !hooks_.idle()) return;
+    const uint64_t limit = options_.background_chunks * options_.chunk_bytes;
+    submit_from(background_, limit);
+    if (!background_.empty() || outstanding_bytes_ >= limit || !hooks_.idle()) return;
   }
 }
 

@@ -27,7 +27,7 @@ namespace neotier::experts {
 
 struct LoaderOptions {
   uint64_t chunk_bytes = 512 << 10;     // a multiple of kIoBlock
-  uint32_t demand_chunks = 16;          // at the medium at a time
+  uint32_t demand_chunks = 16;          // whole ones at the medium at a time, or as many bytes of smaller ones
   uint32_t background_chunks = 4;       // the same, for background to add one
   uint64_t background_bytes_per_s = 0;  // 0: no limit
 };
@@ -70,7 +70,7 @@ class Loader {
   struct Chunk;
   void run();
   void pump();
-  void submit_from(std::list<Load*>& queue, uint32_t limit);
+  void submit_from(std::list<Load*>& queue, uint64_t limit);
   void submit(Load& load);
   void ended(Chunk& chunk);
   void finish(Load& load, Status status);
@@ -90,6 +90,7 @@ class Loader {
   std::vector<std::unique_ptr<Chunk>> free_chunks_;
   std::list<std::unique_ptr<Chunk>> busy_chunks_;
   uint32_t outstanding_ = 0;  // chunks at the medium
+  uint64_t outstanding_bytes_ = 0;
   uint64_t last_end_ns_ = 0;
   std::condition_variable changed_;
   bool stop_ = false;

@@ -28,6 +28,7 @@ void check(const RoutingTrace& trace, const MoeOptions& o) {
   require(o.layer_ms >= 0 && o.layer_ms <= 1e6, fmt::format("--layer-ms {}: expected 0 to 1e6", o.layer_ms));
   require(o.link_gb_s > 0 && o.link_gb_s <= 1e6,
           fmt::format("--link-gb-s {}: expected more than 0, at most 1e6", o.link_gb_s));
+  require(o.link_us >= 0 && o.link_us <= 1e9, fmt::format("--link-us {}: expected 0 to 1e9", o.link_us));
   require(o.expert_bytes >= 1 && o.expert_bytes <= 1e15,
           fmt::format("--expert-bytes {}: expected 1 to 1e15", o.expert_bytes));
   require(o.lookahead >= 1 && o.lookahead < std::max(2u, shape.layers),
@@ -145,18 +146,20 @@ class MoeReplay {
     result_.uses += event_.nr;
     result_.layer_uses[layer] += event_.nr;
     slots_.begin(event_);
-    double link = now_;
+    double link = now_, carried = 0;
     for (const uint32_t i : slots_.distinct()) {
       const uint32_t object = accesses_[i].object;
       const double transfer = transfer_for(object, slots_.serve(i));
       if (transfer > 0) {
+        if (link == now_) link += options_.link_us * 1e3;
+        carried += transfer;
         link += transfer;
         cpu = std::max(cpu, link) + expert_ns_ * uses_[object];
       }
       uses_[object] = 0;
     }
     slots_.end();
-    link_ns_ += link - now_;
+    link_ns_ += carried;
     result_.stall_ns += cpu - now_ - compute;
     now_ = cpu;
     return link;

@@ -42,6 +42,7 @@ struct MoeOptions {
   double layer_ms = 1;             // compute of a layer, >= 0
   double expert_ms = 0;            // compute of one expert for one row besides, as the expert comes, >= 0
   double link_gb_s = 25;           // 1e9 bytes a second, > 0
+  double link_us = 0;              // besides, for the first of the experts that a layer waits for, >= 0
   double expert_bytes = 13.2e6;    // > 0; the default is gpt-oss-20b's in MXFP4
   uint32_t lookahead = 6;          // layers, 1 .. layers - 1
   PlannerOptions planner;

@@ -245,6 +245,11 @@ TEST(MoeTime, ExpertsAreComputedAsTheyCome) {
   EXPECT_EQ(r.step_ns, (std::vector<double>{5e6, 2e6, 3e6}));
   EXPECT_DOUBLE_EQ(r.stall_ns, 4e6);
   EXPECT_DOUBLE_EQ(r.bytes, 3 * 2e6);
+  // Half a millisecond more for the first that a layer waits for, and none for a layer that waits for nothing.
+  options.link_us = 500;
+  const MoeResult late = replay(one_layer(4, 2, {0, 1, 0, 1, 0, 2}), policy("lru"), nullptr, options);
+  EXPECT_EQ(late.step_ns, (std::vector<double>{5.5e6, 2e6, 3.5e6}));
+  EXPECT_DOUBLE_EQ(late.bytes, 3 * 2e6);
 }
 
 TEST(SyntheticRouting, RepeatsAsItSaysAndCanBeCut) {

@@ -191,6 +191,7 @@ TEST(MoeOptionsTest, OutOfRangeIsOneLine) {
   says([](MoeOptions& o) { o.layer_ms = -1; }, "--layer-ms");
   says([](MoeOptions& o) { o.layer_ms = std::nan(""); }, "--layer-ms");
   says([](MoeOptions& o) { o.link_gb_s = 0; }, "--link-gb-s");
+  says([](MoeOptions& o) { o.link_us = -1; }, "--link-us");
   says([](MoeOptions& o) { o.expert_bytes = 0; }, "--expert-bytes");
   says([](MoeOptions& o) { o.lookahead = 4; }, "--lookahead");
   EXPECT_NE(error_of([] { policy("nonsense"); }).find("unknown policy 'nonsense'; known: "), std::string::npos);

@@ -36,7 +36,8 @@ struct MoeMethod {
   double error = 0;        // relative L2 norm of the outputs against those; 0 where identical
   bool counted = false;    // by the store: what follows is known
   StoreCounters counters;
-  double link_gb_s = 0;    // of expert loads, before and after the run
+  double link_gb_s = 0;    // of expert loads one after the other, before and after the run
+  double link_us = 0;      // what the first of them takes besides
   double wait_ms = 0;      // a token, for experts that were not there
   double expert_ms = 0;    // to compute one, mean of this run
   double other_ms = 0;     // of a layer besides: layer_ms, router, norms, sums, the policy
