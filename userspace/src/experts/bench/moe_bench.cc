@@ -215,9 +215,9 @@ class Bench {
     double gb_s = 0, us = 0;
   };
 
-  // By layers that miss all of their experts and layers that miss one, in turn: what each further expert takes, and what
-  // the first one takes longer. The store is a new one, so nothing is there. One thread computes meanwhile, as in the
-  // run: completions that find an idle processor are seen sooner.
+  // By layers that miss all of their experts and layers that miss one, in turn: what each further expert takes, and
+  // what the first one takes longer. The store is a new one, so nothing is there. One thread computes meanwhile, as in
+  // the run: completions that find an idle processor are seen sooner.
   LinkFigures link() {
     StoreOptions o = o_.store;
     o.policy = placement::find_policy("lru", NEOTIER_EXPERTS);
