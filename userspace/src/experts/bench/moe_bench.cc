@@ -217,7 +217,7 @@ class Bench {
 
   // By layers that miss all of their experts and layers that miss one, in turn: what each further expert takes, and
   // what the first one takes longer. The store is a new one, so nothing is there. One thread computes meanwhile, as in
-  // the run: completions that find an idle processor are seen sooner.
+  // the run.
   LinkFigures link() {
     StoreOptions o = o_.store;
     o.policy = placement::find_policy("lru", NEOTIER_EXPERTS);
@@ -254,9 +254,9 @@ class Bench {
       return {static_cast<double>(result_.read_bytes) / (ms * 1e6), 0};
     }
     // n experts take first + (n - 1) x each.
-    const double n = o.top_k, first = median(one), each = std::min(first, (n * median(further) - first) / (n - 1));
-    return {static_cast<double>(result_.read_bytes) / (std::max(each, first / n) * 1e6),
-            (first - std::max(each, first / n)) * 1e3};
+    const double n = o.top_k, first = median(one);
+    const double each = std::clamp((n * median(further) - first) / (n - 1), first / n, first);
+    return {static_cast<double>(result_.read_bytes) / (each * 1e6), (first - each) * 1e3};
   }
 
   MoeMethod resident() {
