@@ -216,8 +216,7 @@ class Bench {
   };
 
   // By layers that miss all of their experts and layers that miss one, in turn: what each further expert takes, and
-  // what the first one takes longer. The store is a new one, so nothing is there. One thread computes meanwhile, as in
-  // the run.
+  // what the first one takes longer. The store is a new one, so nothing is there.
   LinkFigures link() {
     StoreOptions o = o_.store;
     o.policy = placement::find_policy("lru", NEOTIER_EXPERTS);
@@ -227,11 +226,7 @@ class Bench {
     o.stand_in = o.in_place = false;
     o.memory = nullptr;
     auto store = open_store(o);
-    std::vector<double> one, further;
-    const std::jthread computes([](const std::stop_token& stop) {
-      volatile double x = 1;
-      while (!stop.stop_requested()) x = x * 1.0000001;
-    });
+    std::vector<double> one, several;  // ms an expert
     for (uint32_t i = 0; i < 32; i++) {
       say("probing the link");
       const uint32_t layer = i * 7 % layout_.layers();
@@ -247,15 +242,15 @@ class Bench {
       const double ms = ms_since(begin);
       const uint64_t loads = store->counters().loads - before;
       if (loads == 1) one.push_back(ms);
-      if (loads > 1) further.push_back(ms / static_cast<double>(loads));
+      if (loads > 1) several.push_back(ms / static_cast<double>(loads));
     }
-    if (one.empty() || further.empty()) {
-      const double ms = median(one.empty() ? further : one);
+    if (one.empty() || several.empty()) {
+      const double ms = median(one.empty() ? several : one);
       return {static_cast<double>(result_.read_bytes) / (ms * 1e6), 0};
     }
     // n experts take first + (n - 1) x each.
     const double n = o.top_k, first = median(one);
-    const double each = std::clamp((n * median(further) - first) / (n - 1), first / n, first);
+    const double each = std::clamp((n * median(several) - first) / (n - 1), first / n, first);
     return {static_cast<double>(result_.read_bytes) / (each * 1e6), (first - each) * 1e3};
   }
 
