@@ -54,9 +54,9 @@ class SteppedFile : public engine::File {
     for (const engine::Io* io : queue_) offsets.push_back(io->offset);
     return offsets;
   }
-  // count: at most what is there.
   void complete(size_t count) {
-    settled();
+    const size_t there = settled().size();
+    ASSERT_LE(count, there);
     const std::lock_guard lock(mutex_);
     allowed_ = count;
     changed_.notify_all();
