@@ -107,6 +107,9 @@ class Tier {
   // Where the extent lies in the host's address space, or NULL where the host cannot address it (SSD, GPU, remote).
   // Valid until free().
   virtual std::byte* map(Extent extent) = 0;
+  // Where it lies in the address space of the processor that computes there: a GPU's own address of it, else map().
+  // Valid until free().
+  virtual std::byte* address(Extent extent) { return map(extent); }
 
   // Starts transfers, in any order among themselves. Does not wait for the medium. Returns how many of the first were
   // taken: fewer than all where queues are full; the caller submits the rest after some have completed. A transfer that

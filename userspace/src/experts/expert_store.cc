@@ -11,6 +11,7 @@
 #include "engine/arena.h"
 #include "engine/tiers/memory/memory_tier.h"
 #include "experts/resident_file.h"
+#include "experts/staged_file.h"
 
 namespace neotier::experts {
 
@@ -110,15 +111,18 @@ Status ExpertStore::set_up(const model::Model& model) {
     memory_ = std::make_shared<engine::MemoryTier>(o);
   }
   std::vector<iovec> vectors;
+  std::vector<StagedPlace> staged;
   for (uint64_t i = 0; i < extents; i++) {
     const auto extent = memory_->allocate({}, std::max<uint64_t>(per * slot, kExtentBytes));
     if (!extent)
       return {Code::kFull, fmt::format("{}: {} slots of {} bytes do not fit; give fewer slots a layer, or more memory",
                                        memory_->info().name, count, slot)};
     extents_.push_back(*extent);
-    std::byte* const base = memory_->map(*extent);
-    if (!base) return invalid(memory_->info().name + ": this CPU cannot address it; slots must lie in dram or cxl");
-    if (reinterpret_cast<uintptr_t>(base) % kIoBlock != 0)
+    std::byte* const base = memory_->address(*extent);
+    if (!base)
+      return invalid(memory_->info().name + ": nothing computes there; slots must lie in dram, cxl or on a gpu");
+    if (!memory_->map(*extent)) staged.push_back({base, per * slot, *extent});
+    if (staged.empty() && reinterpret_cast<uintptr_t>(base) % kIoBlock != 0)
       return invalid(memory_->info().name + ": its memory is not aligned for direct I/O");
     for (uint64_t j = 0; j < per && buffers_.size() < count; j++) {
       free_buffers_.push_back(static_cast<int>(buffers_.size()));
@@ -143,6 +147,18 @@ Status ExpertStore::set_up(const model::Model& model) {
     auto opened = system->open_to_read(names);
     if (!opened) return opened.status();
     file = std::move(*opened);
+  }
+  if (!staged.empty()) {
+    const std::string& name = memory_->info().name;
+    if (options_.in_place || options_.stand_in)
+      return {Code::kUnsupported, name + ": the CPU's fallbacks do not go with slots that it cannot address"};
+    if (!layout_.only_points())
+      return {Code::kUnsupported,
+              name + ": this model's biases have to be converted, which only slots in dram or cxl allow"};
+    // As much again as is read at a time, so that reading goes on while the tier writes.
+    const uint32_t pieces = 2 * (options_.loader.demand_chunks + options_.loader.background_chunks);
+    file = staged_file(std::move(file), memory_, std::move(staged), options_.loader.chunk_bytes, pieces);
+    if (!file) return {Code::kFull, fmt::format("{}: no memory to stage loads in", name)};
   }
   const bool registered = file->register_buffers(vectors);
   loader_ =

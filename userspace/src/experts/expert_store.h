@@ -12,6 +12,9 @@
 //     auto step = store->begin(layer, uses);
 //     while (auto ready = step->next()) compute(ready->expert, ready->weights);
 //
+// Slots may lie where the CPU cannot address them, as on a GPU (Tier::address()): reads go through host memory and the
+// tier, and what next() hands out are the device's addresses, for compute/cuda/gpu.h.
+//
 // Fallbacks, where the next expert is not there yet. in_place: files in memory that the CPU can address are computed
 // with where they lie, if that is over before the load would be. stand_in: a Q4_0 copy of each expert, always resident,
 // is used if the exact one is further away than stand_in_late_us; that changes results, by what stand_in_error() says.
@@ -55,7 +58,7 @@ struct StoreOptions {
   bool in_place = false;        // see above; only with resident_files
   bool stand_in = false;
   uint64_t stand_in_late_us = 0;
-  std::shared_ptr<engine::Tier> memory;             // of the slots; NULL: dram of its own. Must be addressable
+  std::shared_ptr<engine::Tier> memory;             // of the slots; NULL: dram of its own
   std::shared_ptr<engine::FileSystem> file_system;  // NULL: the machine's own
 };
 
@@ -118,8 +121,9 @@ class Step {
 
 class ExpertStore {
  public:
-  // As Layout::of(); kInvalid: an option out of range, memory that cannot be addressed; kFull: no room for the slots;
-  // kIo. Throws std::runtime_error where a policy refuses.
+  // As Layout::of(); kInvalid: an option out of range, a tier that nothing computes on; kFull: no room for the slots;
+  // kUnsupported: slots on a GPU with a fallback, or for a model whose biases have to be converted; kIo. Throws
+  // std::runtime_error where a policy refuses.
   static Result<std::unique_ptr<ExpertStore>> open(const model::Model& model, const StoreOptions& options);
   ~ExpertStore();
 

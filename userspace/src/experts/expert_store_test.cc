@@ -6,13 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <random>
 
+#include "compute/cuda/gpu.h"
 #include "engine/testing/fake_disk.h"
+#include "engine/testing/mem_tier.h"
 #include "engine/testing/pattern.h"
+#include "engine/tiers/cuda/cuda_tier.h"
 #include "engine/tiers/memory/memory_tier.h"
 #include "experts/synthetic_model.h"
 #include "util/temporary_folder.h"
@@ -137,6 +141,7 @@ struct Case {
   const char *policy, *predictor;
   Format format;
   uint32_t slots, rows;
+  bool on_gpu = false;  // a stand-in's, whose addresses the CPU can compute on
 };
 
 class Moving : public ::testing::TestWithParam<Case> {};
@@ -155,6 +160,17 @@ TEST_P(Moving, SameBitsAsAllResident) {
   o.batch = c.rows;
   o.file_system = disk;
   o.planner.min_gain = 0.01;
+  std::atomic<bool> bad_tier = false;
+  if (c.on_gpu) {
+    engine::MemoryTierOptions m;
+    m.name = "gpu";
+    m.kind = engine::TierKind::kGpu;
+    m.capacity_bytes = 8 << 20;
+    m.before_copy = [&, n = 0u](engine::Op) mutable {
+      return bad_tier && ++n % 7 == 0 ? Status(Code::kIo, "a test's") : Status();
+    };
+    o.memory = std::make_shared<engine::MemoryTier>(m);
+  }
   auto store = ExpertStore::open(*model, o);
   ASSERT_TRUE(store.is_ok()) << store.status().what();
   std::mt19937 random(engine::test_seed());
@@ -163,6 +179,7 @@ TEST_P(Moving, SameBitsAsAllResident) {
     // A quarter of the tokens on a disk on which a third of the reads fail.
     const bool bad = token % 4 == 1;
     disk->fail_reads(bad ? 0.33 : 0, EIO);
+    bad_tier = bad;
     std::vector<float> x = start(random, size_t{c.rows} * 64);
     for (uint32_t layer = 0; layer < 5; layer++) {
       const auto uses = routing(random, c.rows, layer, token);
@@ -200,7 +217,8 @@ INSTANTIATE_TEST_SUITE_P(Store, Moving,
                                            Case{"learned", "learned", Format::kMxfp4, 3, 1},
                                            Case{"lfu-decay", "popularity", Format::kBf16, 2, 3},
                                            Case{"learned", "previous-token", Format::kQ8_0, 1, 2},
-                                           Case{"lru", "affinity", Format::kQ4_0, 5, 2}));
+                                           Case{"lru", "affinity", Format::kQ4_0, 5, 2},
+                                           Case{"learned", "learned", Format::kMxfp4, 3, 2, true}));
 
 class Store : public ::testing::Test {
  protected:
@@ -376,7 +394,16 @@ TEST_F(Store, InPlaceGivesTheSameBits) {
       ASSERT_TRUE(same_bits(*y, reference.compute(layer, uses, x)));
     }
   EXPECT_GT(store->counters().in_place, 0u);
-  EXPECT_LT(store->counters().in_place, store->counters().uses);
+  // What is in its slot is taken from there.
+  const auto uses = routing(random_, 1, 0, 60);
+  const std::vector<float> x = start(random_, 64);
+  ASSERT_TRUE(compute(*store, 0, uses, x));
+  ASSERT_TRUE(store->warm().is_ok());
+  const uint64_t before = store->counters().in_place;
+  const auto y = compute(*store, 0, uses, x);
+  ASSERT_TRUE(y);
+  EXPECT_TRUE(same_bits(*y, reference.compute(0, uses, x)));
+  EXPECT_EQ(store->counters().in_place, before);
 }
 
 TEST_F(Store, AStandInIsUsedWhenTheExactOneIsLateAndErrsAsSaid) {
@@ -417,14 +444,73 @@ TEST_F(Store, SlotsOnATierThatIsGiven) {
     EXPECT_TRUE(compute(*store, 0, routing(random_, 1, 0, 0), start(random_, 64)));
   }
   EXPECT_EQ(tier->usage().used_bytes, 0u);
-  m.kind = engine::TierKind::kGpu;
-  o.memory = std::make_shared<engine::MemoryTier>(m);
-  refused(o, "cannot address it");
   m.kind = engine::TierKind::kDram;
   m.capacity_bytes = 1 << 20;
   o.memory = std::make_shared<engine::MemoryTier>(m);
   o.slots = 8;
   refused(o, "do not fit; give fewer slots");
+}
+
+TEST_F(Store, WhatSlotsOnAGpuCannotDo) {
+  engine::MemoryTierOptions m;
+  m.name = "gpu";
+  m.kind = engine::TierKind::kGpu;
+  m.capacity_bytes = 8 << 20;
+  StoreOptions o = options(3);
+  o.memory = std::make_shared<engine::MemoryTier>(m);
+  o.stand_in = true;
+  refused(o, "gpu: the CPU's fallbacks do not go with slots");
+  o.stand_in = false;
+  {
+    auto store = open(o);
+    EXPECT_TRUE(store->method().ends_with("staged for gpu")) << store->method();
+  }
+  EXPECT_EQ(o.memory->usage().used_bytes, 0u);
+  engine::MemTierOptions nowhere;
+  nowhere.mappable = false;
+  o.memory = std::make_shared<engine::MemTier>(nowhere);
+  refused(o, "nothing computes there");
+}
+
+// The layer on a device, from slots on it, beside the CPU's.
+TEST_F(Store, OnADeviceAsOnTheCpu) {
+  if (!engine::cuda_available()) GTEST_SKIP() << "skipped: no NVIDIA GPU, or built without nvcc";
+  const Reference reference(model_);
+  engine::CudaOptions c;
+  c.capacity_bytes = 64 << 20;
+  auto tier = engine::open_cuda_tier(c);
+  ASSERT_TRUE(tier.is_ok()) << tier.status().what();
+  StoreOptions o = options(3, "learned", "learned");
+  o.memory = std::move(*tier);
+  auto store = open(o);
+  namespace gpu = compute::cuda;
+  const auto up = [](const std::vector<float>& host) {
+    auto memory = gpu::DeviceMemory::copy_of(std::as_bytes(std::span(host)));
+    EXPECT_TRUE(memory.is_ok()) << memory.status().what();
+    return std::move(*memory);
+  };
+  const auto floats = [](const gpu::DeviceMemory& memory) { return reinterpret_cast<float*>(memory.data()); };
+  const gpu::DeviceMemory y = up(std::vector<float>(64)), scratch = up(std::vector<float>(2 * 96));
+  for (uint64_t token = 0; token < 40; token++)
+    for (uint32_t layer = 0; layer < 5; layer++) {
+      const auto uses = routing(random_, 1, layer, token);
+      const std::vector<float> x = start(random_, 64), wanted = reference.compute(layer, uses, x);
+      const gpu::DeviceMemory x_up = up(x);
+      std::vector<float> sum(64), one(64);
+      auto step = store->begin(layer, uses);
+      ASSERT_TRUE(step.is_ok());
+      while (auto ready = (*step)->next()) {
+        ASSERT_TRUE(ready->status) << ready->status.what();
+        ASSERT_TRUE(gpu::feed_forward(ready->weights, store->layout().activation(), floats(x_up), floats(y),
+                                      floats(scratch), nullptr));
+        ASSERT_TRUE(gpu::wait(nullptr));
+        ASSERT_TRUE(y.read(std::as_writable_bytes(std::span(one))));
+        for (const Use& u : uses)
+          if (u.expert == ready->expert)
+            for (size_t i = 0; i < 64; i++) sum[i] += u.weight * one[i];
+      }
+      for (size_t i = 0; i < 64; i++) ASSERT_NEAR(sum[i], wanted[i], 1e-3) << "token " << token << ", layer " << layer;
+    }
 }
 
 TEST_F(Store, BadOptionsAndUses) {

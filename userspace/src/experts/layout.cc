@@ -105,8 +105,13 @@ Status Layout::add_layer(const model::Model& model, size_t index) {
     }
   }
   for (uint32_t e = 0; e < map_.layers[index].experts; e++)
-    for (const Extent& x : map_.extents(index, e))
-      wide_bias_[x.tensor] = x.piece == Piece::kBias && std::string_view(model.tensors[x.tensor].dtype->name) == "F32";
+    for (const Extent& x : map_.extents(index, e)) {
+      const bool bias = x.piece == Piece::kBias;
+      wide_bias_[x.tensor] = bias && std::string_view(model.tensors[x.tensor].dtype->name) == "F32";
+      if (bias &&
+          (!wide_bias_[x.tensor] || x.offset % alignof(float) != 0 || (x.role == Role::kGateUp && shape.interleaved)))
+        only_points_ = false;
+    }
   shape.hidden = shape.gate.columns;
   shape.ff = shape.gate.rows;
   if (shape.up.rows != shape.ff || shape.up.columns != shape.hidden || shape.down.rows != shape.hidden ||

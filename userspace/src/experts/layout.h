@@ -62,6 +62,9 @@ class Layout {
   // Over a slot that the runs were read into. `biases` takes those that are not f32 in place; keep it with the view.
   compute::Expert view(uint32_t layer, uint32_t expert, const std::byte* slot,
                        std::deque<std::vector<float>>& biases) const;
+  // Whether view() does no more than point into the slot, whose bytes may then be where the CPU cannot read them. Not
+  // so where biases are narrow, or lie in turns.
+  bool only_points() const { return only_points_; }
   // Over whole files in memory, by number.
   compute::Expert view_in_place(uint32_t layer, uint32_t expert, const std::vector<const std::byte*>& files,
                                 std::deque<std::vector<float>>& biases) const;
@@ -76,6 +79,7 @@ class Layout {
   std::vector<LayerShape> shapes_;
   std::vector<bool> wide_bias_;  // by tensor: bias in f32, not bf16
   compute::Activation activation_{};
+  bool only_points_ = true;
   uint64_t slot_bytes_ = 0, weight_bytes_ = 0, read_bytes_ = 0;
 };
 

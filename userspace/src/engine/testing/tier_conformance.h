@@ -223,6 +223,18 @@ TYPED_TEST_P(TierConformance, MappedMemoryIsTheExtent) {
   EXPECT_TRUE(this->holds(extent, other));
 }
 
+TYPED_TEST_P(TierConformance, TheHostsAddressIsTheProcessorsOwn) {
+  const Extent extent = this->stored(1, 70000);
+  std::byte* const memory = this->tier().map(extent);
+  if (memory) {
+    EXPECT_EQ(this->tier().address(extent), memory);
+  }
+  const Extent other = this->stored(2, 70000);
+  std::byte *const one = this->tier().address(extent), *const two = this->tier().address(other);
+  if (!one) return;  // nothing computes there
+  EXPECT_TRUE(one + 70000 <= two || two + 70000 <= one);
+}
+
 // ---- room
 
 TYPED_TEST_P(TierConformance, CountsWhatIsUsed) {
@@ -430,10 +442,11 @@ namespace neotier::engine {
 
 REGISTER_TYPED_TEST_SUITE_P(TierConformance, SaysWhatItIs, ReadsWhatWasWritten, IsWrittenAgain, AnyRangeOfBytes,
                             PiecesAnyhowCutAndAligned, NothingBeyondBounds, NoBytesAreNoTrouble, SizesThatCannotBe,
-                            MappedMemoryIsTheExtent, CountsWhatIsUsed, FullAndRoomAgain, ChurnOfManySizes,
-                            ManyInOneSubmission, DoneMaySubmit, ThreadsOnTheirOwnExtents, ThreadsOnOneExtent,
-                            CancelAtAnyMoment, SlowMediumStopsNobody, CancelWhileSlow, OneFailureIsOneTransfers,
-                            RottenBytesAreNotHandedOut, GoneAndBack, GoneInTheMiddle, FlushWhereThereIsNothingToKeep,
-                            FlushedSurvivesACrash, NothingToRecoverInAFreshOne);
+                            MappedMemoryIsTheExtent, TheHostsAddressIsTheProcessorsOwn, CountsWhatIsUsed,
+                            FullAndRoomAgain, ChurnOfManySizes, ManyInOneSubmission, DoneMaySubmit,
+                            ThreadsOnTheirOwnExtents, ThreadsOnOneExtent, CancelAtAnyMoment, SlowMediumStopsNobody,
+                            CancelWhileSlow, OneFailureIsOneTransfers, RottenBytesAreNotHandedOut, GoneAndBack,
+                            GoneInTheMiddle, FlushWhereThereIsNothingToKeep, FlushedSurvivesACrash,
+                            NothingToRecoverInAFreshOne);
 
 }  // namespace neotier::engine

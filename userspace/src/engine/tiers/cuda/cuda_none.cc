@@ -13,5 +13,6 @@ Result<std::unique_ptr<Tier>> open_cuda_tier(const CudaOptions& options) {
 }
 
 bool cuda_register_host(Tier&, std::span<std::byte>) { return false; }
+void cuda_unregister_host(Tier&, std::span<std::byte>) {}
 
 }  // namespace neotier::engine

@@ -64,6 +64,7 @@ class CudaTier final : public Tier {
   Result<Extent> allocate(const Key&, uint64_t bytes) override;
   void free(Extent extent) override { (void)arena_.free(extent); }
   std::byte* map(Extent) override { return nullptr; }
+  std::byte* address(Extent extent) override { return base_ + Arena::offset_of(extent); }
   size_t submit(std::span<Transfer* const> transfers) override;
   void cancel(Transfer& transfer) override;
   size_t poll() override { return 0; }
@@ -74,6 +75,7 @@ class CudaTier final : public Tier {
   Status come_back() override;
   Result<std::vector<Recovered>> recover() override { return std::vector<Recovered>(); }
   bool register_host(std::span<std::byte> memory);
+  void unregister_host(std::span<std::byte> memory);
 
  private:
   struct Direction {
@@ -162,6 +164,14 @@ bool CudaTier::register_host(std::span<std::byte> memory) {
   std::lock_guard lock(mutex_);
   host_.push_back(memory);
   return true;
+}
+
+void CudaTier::unregister_host(std::span<std::byte> memory) {
+  {
+    std::lock_guard lock(mutex_);
+    if (std::erase_if(host_, [&](const std::span<std::byte>& m) { return m.data() == memory.data(); }) == 0) return;
+  }
+  (void)cudaHostUnregister(memory.data());
 }
 
 bool CudaTier::registered(const std::byte* data, uint64_t bytes) const {
@@ -361,6 +371,10 @@ Result<std::unique_ptr<Tier>> open_cuda_tier(const CudaOptions& options) {
 bool cuda_register_host(Tier& tier, std::span<std::byte> memory) {
   auto* cuda_tier = dynamic_cast<CudaTier*>(&tier);
   return cuda_tier && cuda_tier->register_host(memory);
+}
+
+void cuda_unregister_host(Tier& tier, std::span<std::byte> memory) {
+  if (auto* cuda_tier = dynamic_cast<CudaTier*>(&tier)) cuda_tier->unregister_host(memory);
 }
 
 }  // namespace neotier::engine

@@ -25,8 +25,10 @@ struct CudaOptions {
 bool cuda_available();
 // kGone: no such device or no driver; kFull: not so much memory; kUnsupported: built without CUDA.
 Result<std::unique_ptr<Tier>> open_cuda_tier(const CudaOptions& options);
-// Host memory that transfers will use directly, without staging, for as long as the tier lives. False: not permitted,
-// or not a tier of open_cuda_tier's; transfers are staged then.
+// Host memory that transfers will use directly, without staging, for as long as the tier lives or until it is
+// unregistered. False: not permitted, or not a tier of open_cuda_tier's; transfers are staged then.
 bool cuda_register_host(Tier& tier, std::span<std::byte> memory);
+// No transfer may be using it. Harmless where it is not registered.
+void cuda_unregister_host(Tier& tier, std::span<std::byte> memory);
 
 }  // namespace neotier::engine

@@ -119,6 +119,9 @@ std::byte* MemoryTier::map(Extent extent) {
   return options_.kind == TierKind::kGpu ? nullptr : base_ + Arena::offset_of(extent);
 }
 
+// As a stand-in for a GPU: what plays the device's address is one of this process, for tests to compute on.
+std::byte* MemoryTier::address(Extent extent) { return base_ + Arena::offset_of(extent); }
+
 size_t MemoryTier::submit(std::span<Transfer* const> transfers) {
   {
     std::lock_guard lock(mutex_);

@@ -53,6 +53,7 @@ class MemoryTier final : public Tier {
   Result<Extent> allocate(const Key& key, uint64_t bytes) override;
   void free(Extent extent) override;
   std::byte* map(Extent extent) override;
+  std::byte* address(Extent extent) override;
   size_t submit(std::span<Transfer* const> transfers) override;
   void cancel(Transfer& transfer) override;
   size_t poll() override { return 0; }
