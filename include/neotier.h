@@ -149,6 +149,12 @@ NEOTIER_API int neotier_describe(neotier_engine *engine, const struct neotier_ob
  */
 NEOTIER_API int neotier_pin(neotier_engine *engine, neotier_session session, const struct neotier_object_key *key, uint64_t lease_ms,
 			    uint64_t *pin, const void **data);
+/*
+ * The same for who computes on a GPU. *device (may be NULL) is where the bytes lie in the GPU's address space, or NULL where they are
+ * in no GPU's memory; with a stand-in for a GPU, an address of this process.
+ */
+NEOTIER_API int neotier_pin_device(neotier_engine *engine, neotier_session session, const struct neotier_object_key *key,
+				   uint64_t lease_ms, uint64_t *pin, const void **data, const void **device);
 NEOTIER_API int neotier_unpin(neotier_engine *engine, neotier_session session, uint64_t pin);
 
 /* Brings objects to a tier. move_class: enum neotier_move_class. NULL: no memory. */

@@ -161,12 +161,18 @@ int neotier_describe(neotier_engine* engine, const struct neotier_object_key* ke
 
 int neotier_pin(neotier_engine* engine, neotier_session session, const struct neotier_object_key* key,
                 uint64_t lease_ms, uint64_t* pin, const void** data) {
+  return neotier_pin_device(engine, session, key, lease_ms, pin, data, nullptr);
+}
+
+int neotier_pin_device(neotier_engine* engine, neotier_session session, const struct neotier_object_key* key,
+                       uint64_t lease_ms, uint64_t* pin, const void** data, const void** device) {
   return guarded([&] {
     if (!pin) return fail(NEOTIER_EINVALID, "pin: NULL, so it could not be released");
     const Result<PinResult> pinned = engine->engine.pin(session, key_of(key), lease_ms);
     if (!pinned) return answer(pinned.status());
     *pin = pinned->id;
     if (data) *data = pinned->data;
+    if (device) *device = pinned->device;
     return 0;
   });
 }

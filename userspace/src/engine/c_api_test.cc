@@ -183,6 +183,31 @@ TEST(CApi, ThreeTiersAndARestart) {
   std::remove(file.c_str());
 }
 
+TEST(CApi, APinSaysWhereAGpuFindsTheBytes) {
+  const neotier_config c = config("a/dram=1M,g/gpu=1M:stand-in=yes");
+  neotier_engine* engine = neotier_open(&c);
+  ASSERT_NE(engine, nullptr) << neotier_error();
+  const neotier_object_key key = {{7}};
+  const std::vector<unsigned char> data(100000, 0x42);
+  ASSERT_EQ(neotier_put(engine, &key, data.data(), data.size(), nullptr), 0) << neotier_error();
+  const neotier_session session = neotier_session_open(engine);
+  for (const bool on_gpu : {false, true}) {
+    neotier_ticket* ticket = neotier_move(engine, &key, 1, on_gpu ? "g" : "a", NEOTIER_DEMAND);
+    ASSERT_NE(ticket, nullptr) << neotier_error();
+    ASSERT_EQ(neotier_ticket_wait(ticket, UINT64_MAX), 0) << neotier_error();
+    neotier_ticket_free(ticket);
+    uint64_t pin = 0;
+    const void *host = &pin, *device = &pin;
+    ASSERT_EQ(neotier_pin_device(engine, session, &key, 0, &pin, &host, &device), 0) << neotier_error();
+    EXPECT_EQ(on_gpu ? host : device, nullptr);
+    ASSERT_NE(on_gpu ? device : host, nullptr);
+    EXPECT_EQ(std::memcmp(on_gpu ? device : host, data.data(), data.size()), 0);
+    EXPECT_EQ(neotier_unpin(engine, session, pin), 0);
+  }
+  neotier_session_close(engine, session);
+  neotier_close(engine);
+}
+
 TEST(CApi, MetricsFitOrAreCut) {
   const neotier_config c = config("a/dram=1M,g/gpu=1M:stand-in=yes");
   neotier_engine* engine = neotier_open(&c);

@@ -402,7 +402,10 @@ Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_
   if (!pin) return pin.status();
   after_use(handle, clock_.now_ns());
   mover_.wake();
-  return PinResult{*pin, catalogue_.tier(*at).map(record.extent[record.tier(0) == *at ? 0 : 1]), record.bytes};
+  Tier& tier = catalogue_.tier(*at);
+  const Extent extent = record.extent[record.tier(0) == *at ? 0 : 1];
+  const std::byte* const data = tier.map(extent);
+  return PinResult{*pin, data, data ? nullptr : tier.address(extent), record.bytes};
 }
 
 Status Engine::unpin(SessionId session, PinId pin) {

@@ -59,7 +59,8 @@ struct PutOptions {
 
 struct PinResult {
   PinId id = 0;
-  const std::byte* data = nullptr;  // NULL: the host cannot address it there
+  const std::byte* data = nullptr;    // NULL: the host cannot address it there
+  const std::byte* device = nullptr;  // then, where a GPU can, that one's address
   uint64_t bytes = 0;
 };
 
