@@ -28,7 +28,7 @@ namespace neotier::experts {
 struct LoaderOptions {
   uint64_t chunk_bytes = 512 << 10;     // a multiple of kIoBlock
   uint32_t demand_chunks = 16;          // whole ones at the medium at a time, or as many bytes of smaller ones
-  uint32_t background_chunks = 4;       // the same, for background to add one
+  uint32_t background_chunks = 2;       // the same, for background to add one
   uint64_t background_bytes_per_s = 0;  // 0: no limit
 };
 
