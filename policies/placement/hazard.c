@@ -21,6 +21,12 @@
  * counts whether the block came back within the bucket, and for how long it was in it. That needs no residency: what was evicted
  * teaches as much as what was kept, so there is no feedback from the policy's own choices. Counts fade by `keep` at every fit.
  *
+ * Exposure in log time. Where popularity lasts, a block touched n times in t references comes back n times in the next t: its rate
+ * is n / t, and falls as the clock goes on, for all blocks alike. Late ages are seen at late clocks only; so rates a reference,
+ * pooled over all clocks, would fall with age for no better reason, and a block just touched be kept for one touched more often. A
+ * reference at clock t counts 1 / t, and the rate is n again at any clock. Where rates stay as they are instead, the fading keeps
+ * the clocks that are pooled within a factor of two.
+ *
  * Admission: a block whose worth is below the lowest held passes by.
  *
  * Trades and failures. Blocks are judged one by one, not as chains. It needs handles of evicted blocks (history) for as long as
@@ -41,9 +47,9 @@ static const struct neotier_placement_param hazard_params[] = {
 	{ "own", 1, 0, 1, "signal: mean time between touches" },
 	{ "admission", 1, 0, 1, "0: everything is let in" },
 	{ "learn", 1, 0, 1, "0: hazards stay what is assumed at the start" },
-	{ "keep", 0.98, 0.1, 1, "share of the counts that a fit leaves to the next" },
-	{ "fit_every", 32768, 64, 1e9, "references between fits" },
-	{ "prior", 16, 0.01, 1e6, "returns' worth of doubt in each factor" },
+	{ "keep", 0.8, 0.1, 1, "share of the counts that a fit leaves to the next" },
+	{ "fit_every", 32768, 64, 1e9, "references between fits, or four capacities if that is more" },
+	{ "prior", 64, 0.01, 1e6, "returns' worth of doubt in each factor" },
 };
 
 static void hazard_carve(struct hazard *s, void *block, size_t *offset, const struct neotier_placement_config *config)
@@ -90,6 +96,8 @@ static void hazard_start(struct hazard *s, const struct neotier_placement_config
 
 	s->params = config->params;
 	s->fit_every = (uint64_t)config->params[P_FIT_EVERY];
+	if (s->fit_every < 4 * (uint64_t)config->capacity)
+		s->fit_every = 4 * (uint64_t)config->capacity;
 	/* Ages matter in terms of how long the room lasts: 64th parts of it up to some 700 times. */
 	s->shift = nt_bits(config->capacity / 64);
 	if (s->shift < 4)

@@ -15,7 +15,10 @@ static const uint32_t hazard_values[SIGNALS] = { [END] = 3, [COUNT] = 16, [TURN]
 /* Parameters: the signals, then these. */
 enum { P_ADMISSION = SIGNALS, P_LEARN, P_KEEP, P_FIT_EVERY, P_PRIOR, NR_PARAMS };
 
-/* What came back in a bucket, and the references that passed while blocks were in it: their ratio is the hazard. */
+/*
+ * What came back in a bucket, and the references that passed while blocks were in it, each divided by the clock it came at: their
+ * ratio, divided by today's clock, is the hazard (the essay in hazard.c says why).
+ */
 struct outcome {
 	float returned, exposure;
 };

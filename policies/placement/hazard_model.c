@@ -49,6 +49,22 @@ static void hazard_factors(const struct hazard *s, uint32_t slot, float *product
 			product[range] *= s->factor[signal][class % s->radix[signal]][range];
 }
 
+/* A bucket's rate, half of it from the two beside it: the index takes the best of many, and would pick the luckiest. */
+static float hazard_base(const struct hazard *s, const struct outcome *sum, uint32_t bucket)
+{
+	uint32_t first = bucket > 0 ? bucket - 1 : 0, last = bucket + 1 < BUCKETS ? bucket + 1 : bucket, i;
+	/* Assumed at the start: one return in 200 passages of a bucket, whose widths grow, so that rates fall with age. */
+	float returned = 0.05f, exposure = 10 * (float)(s->edge[bucket + 1] - s->edge[bucket]);
+
+	for (i = first; i <= last; i++) {
+		float weight = i == bucket ? 1 : 0.5f;
+
+		returned += weight * sum[i].returned;
+		exposure += weight * sum[i].exposure;
+	}
+	return returned / exposure;
+}
+
 /*
  * Fades the counts; takes from them the base rate of each bucket, given the factors, and each class's returns beside what base rates
  * alone expect. Given the factors: else the base would fall with age for no better reason than that popular classes are back early.
@@ -56,7 +72,7 @@ static void hazard_factors(const struct hazard *s, uint32_t slot, float *product
 static void hazard_count(struct hazard *s)
 {
 	struct outcome sum[BUCKETS] = { { 0, 0 } };
-	float keep = (float)s->params[P_KEEP], factors[RANGES];
+	float keep = (float)s->params[P_KEEP], clock = (float)s->clock + 1, factors[RANGES];
 	uint32_t slot, bucket;
 
 	for (slot = 0; slot < s->nr_slots; slot++) {
@@ -70,13 +86,11 @@ static void hazard_count(struct hazard *s)
 			outcome->returned *= keep;
 			outcome->exposure *= keep;
 			sum[bucket].returned += outcome->returned;
-			sum[bucket].exposure += outcome->exposure * factors[hazard_range(bucket)];
+			sum[bucket].exposure += outcome->exposure * clock * factors[hazard_range(bucket)];
 		}
 	}
-	/* Assumed at the start: one return in 200 passages of a bucket, whose widths grow, so that rates fall with age. */
 	for (bucket = 0; bucket < BUCKETS; bucket++)
-		s->base_rate[bucket] = (sum[bucket].returned + 0.05f) /
-				       (sum[bucket].exposure + 10 * (float)(s->edge[bucket + 1] - s->edge[bucket]));
+		s->base_rate[bucket] = hazard_base(s, sum, bucket);
 	for (slot = 0; slot < s->nr_slots; slot++) {
 		const struct outcome *outcome = &s->outcomes[slot * BUCKETS];
 		struct outcome *total = s->totals[slot];
@@ -86,7 +100,7 @@ static void hazard_count(struct hazard *s)
 			continue;
 		for (bucket = 0; bucket < BUCKETS; bucket++, outcome++) {
 			total[hazard_range(bucket)].returned += outcome->returned;
-			total[hazard_range(bucket)].exposure += outcome->exposure * s->base_rate[bucket];
+			total[hazard_range(bucket)].exposure += outcome->exposure * clock * s->base_rate[bucket];
 		}
 	}
 }
@@ -236,14 +250,15 @@ void hazard_learn(struct hazard *s)
 		for (; s->cursor[bucket] < s->ring_head; s->cursor[bucket]++) {
 			const struct observation *seen = &s->ring[s->cursor[bucket] & (s->ring_size - 1)];
 			struct outcome *outcome = &s->outcomes[seen->slot * BUCKETS + bucket];
+			float clock = (float)(seen->at + s->edge[bucket] + 1);
 
 			if (s->clock - seen->at < s->edge[bucket + 1])
 				break;
 			if (seen->age == 0 || seen->age >= s->edge[bucket + 1]) {
-				outcome->exposure += (float)(s->edge[bucket + 1] - s->edge[bucket]);
+				outcome->exposure += (float)(s->edge[bucket + 1] - s->edge[bucket]) / clock;
 			} else if (seen->age >= s->edge[bucket]) {
 				outcome->returned += 1;
-				outcome->exposure += (float)(seen->age - s->edge[bucket]);
+				outcome->exposure += (float)(seen->age - s->edge[bucket]) / clock;
 			}
 		}
 	}

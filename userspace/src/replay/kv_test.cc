@@ -251,8 +251,8 @@ TEST(Ours, BeatsWhatEnginesShipOnEveryWorkload) {
     const KvTrace trace = make_synthetic(options);
     for (uint64_t capacity : {5000, 10000}) {
       const double ours = run(trace, "hazard", capacity).hit_rate();
-      // Of draws from a popularity that never changes LFU knows all there is to know.
-      const double behind = std::string(kind.name) == "flat" ? .01 : 0;
+      // Of draws from a popularity that never changes LFU knows all there is to know. Elsewhere: where all are as good.
+      const double behind = std::string(kind.name) == "flat" ? .005 : .0005;
       for (const char* other : {"lru", "lfu", "slru"})
         EXPECT_GE(ours, run(trace, other, capacity).hit_rate() - behind)
             << kind.name << " " << other << " " << capacity;
@@ -266,7 +266,7 @@ TEST(Ours, IsNotFarBehindLfuWhereLittleRoomServesFixedFavourites) {
     options.seed = 1001;
     const KvTrace trace = make_synthetic(options);
     for (uint64_t capacity : {500, 1000, 2000}) {
-      EXPECT_GE(run(trace, "hazard", capacity).hit_rate(), run(trace, "lfu", capacity).hit_rate() - .015)
+      EXPECT_GE(run(trace, "hazard", capacity).hit_rate(), run(trace, "lfu", capacity).hit_rate() - .008)
           << kind << " " << capacity;
     }
   }
