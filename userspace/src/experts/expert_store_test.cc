@@ -161,13 +161,14 @@ TEST_P(Moving, SameBitsAsAllResident) {
   o.file_system = disk;
   o.planner.min_gain = 0.01;
   std::atomic<bool> bad_tier = false;
+  std::atomic<unsigned> copies = 0;
   if (c.on_gpu) {
     engine::MemoryTierOptions m;
     m.name = "gpu";
     m.kind = engine::TierKind::kGpu;
     m.capacity_bytes = 8 << 20;
-    m.before_copy = [&, n = 0u](engine::Op) mutable {
-      return bad_tier && ++n % 7 == 0 ? Status(Code::kIo, "a test's") : Status();
+    m.before_copy = [&](engine::Op) {
+      return bad_tier && ++copies % 7 == 0 ? Status(Code::kIo, "a test's") : Status();
     };
     o.memory = std::make_shared<engine::MemoryTier>(m);
   }
