@@ -34,7 +34,7 @@ class Catalogue {
   // Throws std::runtime_error (unknown policy, one that refuses), std::bad_alloc.
   Catalogue(size_t max_objects, std::vector<TierSetup> tiers, uint64_t seed, size_t events = 0);
 
-  size_t tiers() const { return tiers_.size(); }
+  TierId tiers() const { return static_cast<TierId>(tiers_.size()); }
   Tier& tier(TierId id) { return *tiers_[id].setup.tier; }
   const Tier& tier(TierId id) const { return *tiers_[id].setup.tier; }
   const TierInfo& info(TierId id) const { return tier(id).info(); }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 
 #include "experts/expert_store.h"
@@ -56,7 +57,7 @@ void same_in_store(const std::string& name) {
         }
       ASSERT_EQ(direct.up_bias != nullptr, ready->weights.up_bias != nullptr);
       for (uint32_t i = 0; direct.up_bias && i < direct.up.rows; i++)
-        ASSERT_EQ(std::memcmp(direct.up_bias + i, ready->weights.up_bias + i, sizeof(float)), 0);
+        ASSERT_EQ(std::bit_cast<uint32_t>(direct.up_bias[i]), std::bit_cast<uint32_t>(ready->weights.up_bias[i]));
     }
 }
 

@@ -404,7 +404,7 @@ Status Load::wait_layer(uint32_t layer, uint64_t timeout_ms) {
   for (size_t block = 0; block < blocks_; block++) {
     const auto left =
         std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - std::chrono::steady_clock::now()).count();
-    const Status status = tickets_[layer][block]->wait_ns(
+    Status status = tickets_[layer][block]->wait_ns(
         timeout_ms > kLongestWaitMs ? UINT64_MAX : static_cast<uint64_t>(std::max<int64_t>(left, 0)));
     if (status.code() == Code::kTimeout) return status;
     if (status.is_ok() || !first.is_ok()) continue;
@@ -430,7 +430,7 @@ Status Load::wait(uint64_t timeout_ms) {
   for (uint32_t layer = 0; layer < tickets_.size(); layer++) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    const Status status =
+    Status status =
         wait_layer(layer, timeout_ms > kLongestWaitMs ? UINT64_MAX : static_cast<uint64_t>(std::max<int64_t>(left, 0)));
     if (status.code() == Code::kTimeout) return status;
     if (first.is_ok()) first = status;
