@@ -16,8 +16,6 @@ node=$(slow_node)
 content="$NEOTIER_BIN/kmod_content node=$node"
 
 if [ -d $tracing/events/neotier ]; then
-	# Decisions are few: reports and skips of a second or so would push them out of the stock 1.4 MiB.
-	echo 8192 > $tracing/buffer_size_kb
 	echo > $tracing/trace
 	echo 1 > $tracing/events/neotier/enable
 	$content mb=2 seconds=3 stop=500 sleep > /dev/null
