@@ -18,7 +18,8 @@ content="$NEOTIER_BIN/kmod_content node=$node"
 if [ -d $tracing/events/neotier ]; then
 	echo > $tracing/trace
 	echo 1 > $tracing/events/neotier/enable
-	$content mb=2 seconds=4 stop=2500 sleep > /dev/null
+	# Not only until the pages have moved: that takes some 50 ms, and a decision comes each 100.
+	$content mb=2 seconds=3 sleep > /dev/null
 	echo 0 > $tracing/events/neotier/enable
 	for event in neotier_report neotier_decide neotier_promote neotier_promote_page; do
 		line=$(grep "$event:" $tracing/trace | head -1)

@@ -137,11 +137,21 @@ std::vector<float> start(std::mt19937& random, size_t n) {
   return x;
 }
 
+// Its addresses are this process's own, so that the CPU can compute on them; the store is told that it cannot.
+std::shared_ptr<engine::Tier> gpu_stand_in(std::function<Status(engine::Op)> before_copy = nullptr) {
+  engine::MemoryTierOptions m;
+  m.name = "gpu";
+  m.kind = engine::TierKind::kGpu;
+  m.capacity_bytes = 8 << 20;
+  m.before_copy = std::move(before_copy);
+  return std::make_shared<engine::MemoryTier>(m);
+}
+
 struct Case {
   const char *policy, *predictor;
   Format format;
   uint32_t slots, rows;
-  bool on_gpu = false;  // a stand-in's, whose addresses the CPU can compute on
+  bool on_gpu = false;
 };
 
 class Moving : public ::testing::TestWithParam<Case> {};
@@ -163,14 +173,8 @@ TEST_P(Moving, SameBitsAsAllResident) {
   std::atomic<bool> bad_tier = false;
   std::atomic<unsigned> copies = 0;
   if (c.on_gpu) {
-    engine::MemoryTierOptions m;
-    m.name = "gpu";
-    m.kind = engine::TierKind::kGpu;
-    m.capacity_bytes = 8 << 20;
-    m.before_copy = [&](engine::Op) {
-      return bad_tier && ++copies % 7 == 0 ? Status(Code::kIo, "a test's") : Status();
-    };
-    o.memory = std::make_shared<engine::MemoryTier>(m);
+    o.memory = gpu_stand_in(
+        [&](engine::Op) { return bad_tier && ++copies % 7 == 0 ? Status(Code::kIo, "a test's") : Status(); });
   }
   auto store = ExpertStore::open(*model, o);
   ASSERT_TRUE(store.is_ok()) << store.status().what();
@@ -461,12 +465,8 @@ TEST_F(Store, SlotsOnATierThatIsGiven) {
 }
 
 TEST_F(Store, WhatSlotsOnAGpuCannotDo) {
-  engine::MemoryTierOptions m;
-  m.name = "gpu";
-  m.kind = engine::TierKind::kGpu;
-  m.capacity_bytes = 8 << 20;
   StoreOptions o = options(3);
-  o.memory = std::make_shared<engine::MemoryTier>(m);
+  o.memory = gpu_stand_in();
   o.stand_in = true;
   refused(o, "gpu: the CPU's fallbacks do not go with slots");
   o.stand_in = false;

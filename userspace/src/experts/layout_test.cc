@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "engine/tiers/memory/memory_tier.h"
 #include "experts/expert_store.h"
 #include "util/testing/content.h"
 
@@ -83,6 +84,32 @@ TEST(Layout, RunsAreWholeBlocksAndPiecesThatTouchAreOne) {
       at += runs[i].bytes;
     }
     EXPECT_LE(at, layout->slot_bytes());
+  }
+}
+
+// Where the CPU cannot read the slot, nothing of it may be converted: gpt-oss in safetensors has its biases in turns.
+TEST(Layout, ConvertedBiasesKeepSlotsWhereTheCpuReachesThem) {
+  for (const bool converted : {false, true}) {
+    const auto model = model::open_model(kData + (converted ? "gpt-oss.safetensors" : "gpt-oss.gguf"));
+    ASSERT_TRUE(model.is_ok());
+    const auto layout = Layout::of(*model);
+    ASSERT_TRUE(layout.is_ok());
+    EXPECT_EQ(layout->only_points(), !converted);
+    engine::MemoryTierOptions m;
+    m.name = "gpu";
+    m.kind = engine::TierKind::kGpu;
+    m.capacity_bytes = 8 << 20;
+    StoreOptions o;
+    o.policy = placement::find_policy("lru", NEOTIER_EXPERTS);
+    o.top_k = 1;
+    o.slots = 1;
+    o.memory = std::make_shared<engine::MemoryTier>(m);
+    const auto store = ExpertStore::open(*model, o);
+    EXPECT_EQ(store.is_ok(), !converted);
+    if (converted) {
+      EXPECT_EQ(store.status().code(), Code::kUnsupported);
+      EXPECT_NE(store.status().what().find("gpu: this model's biases have to be converted"), std::string::npos);
+    }
   }
 }
 

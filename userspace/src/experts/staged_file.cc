@@ -10,12 +10,11 @@
 #include <utility>
 
 #include "engine/tiers/cuda/cuda_tier.h"
+#include "experts/layout.h"
 
 namespace neotier::experts {
 
 namespace {
-
-constexpr size_t kPage = 4096;
 
 class StagedFile final : public engine::File {
  public:
@@ -187,7 +186,7 @@ class StagedFile final : public engine::File {
 
 std::unique_ptr<engine::File> staged_file(std::unique_ptr<engine::File> file, std::shared_ptr<engine::Tier> tier,
                                           std::vector<StagedPlace> places, uint64_t piece_bytes, uint32_t pieces) {
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kPage, piece_bytes * pieces));
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kIoBlock, piece_bytes * pieces));
   if (!memory) return nullptr;
   return std::make_unique<StagedFile>(std::move(file), std::move(tier), std::move(places), piece_bytes, pieces, memory);
 }

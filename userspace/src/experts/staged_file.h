@@ -3,8 +3,8 @@
 // there to its place by the tier while the next ones are read. Io::iov names the tier's own addresses
 // (Tier::address()); nothing is touched there by this.
 //
-// For tiers with a thread of their own. Reads of at most `piece_bytes`; longer ones end with -EINVAL. What the tier
-// refuses ends with -ENODEV where it is out of service, else with -EIO.
+// For tiers with a thread of their own. Reads of at most `piece_bytes`, a multiple of kIoBlock; longer ones end with
+// -EINVAL. What the tier refuses ends with -ENODEV where it is out of service, else with -EIO.
 #pragma once
 
 #include <cstdint>

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <numeric>
+#include <thread>
 
 #include "engine/testing/fake_disk.h"
+#include "engine/testing/mem_tier.h"
 #include "engine/testing/pattern.h"
 #include "engine/tiers/memory/memory_tier.h"
 
@@ -130,6 +132,36 @@ TEST_F(StagedFileTest, ErrorsOfTheFileAndOfTheTier) {
   finish();
   EXPECT_EQ(back.result, 4096);
   EXPECT_TRUE(holds(places_[0].address, 0, 4096));
+}
+
+// A tier that takes one transfer at a time, and that one is another's: nothing of ours would end a wait there.
+TEST_F(StagedFileTest, ATierWhoseQueueIsFullOfOthersIsAskedAgain) {
+  engine::MemTierOptions o;
+  o.queue_depth = 1;
+  auto tier = std::make_shared<engine::MemTier>(o);
+  const auto mine = tier->allocate({}, kPlace), other = tier->allocate({}, 4096);
+  const std::string name = "m";
+  file_ = staged_file(std::move(*disk_->open_to_read({&name, 1})), tier, {{tier->address(*mine), kPlace, *mine}},
+                      kPiece, 3);
+  std::vector<std::byte> bytes(4096);
+  engine::Piece piece{bytes.data(), bytes.size()};
+  engine::Transfer transfer, *one = &transfer;
+  transfer.op = engine::Op::kWrite;
+  transfer.extent = *other;
+  transfer.pieces = {&piece, 1};
+  std::atomic<bool> ended = false;
+  transfer.done = [&](engine::Transfer&, const engine::Status&) { ended = true; };
+  tier->hold();
+  ASSERT_EQ(tier->submit({&one, 1}), 1u);
+  for (uint64_t at = 0; at < kPlace; at += kPiece) start(tier->address(*mine) + at, at, kPiece);
+  std::vector<engine::Io*> completed;
+  for (int i = 0; i < 5; i++) file_->wait(completed, true);
+  EXPECT_TRUE(completed.empty());
+  tier->release();
+  while (completed.size() < reads_.size()) file_->wait(completed, true);
+  EXPECT_TRUE(holds(tier->address(*mine), 0, kPlace));
+  EXPECT_TRUE(ended);
+  file_.reset();
 }
 
 TEST_F(StagedFileTest, AWaitCanBeEnded) {

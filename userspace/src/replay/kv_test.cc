@@ -251,11 +251,12 @@ TEST(Ours, BeatsWhatEnginesShipOnEveryWorkload) {
     const KvTrace trace = make_synthetic(options);
     for (uint64_t capacity : {5000, 10000}) {
       const double ours = run(trace, "hazard", capacity).hit_rate();
-      // Of draws from a popularity that never changes LFU knows all there is to know. Elsewhere: where all are as good.
-      const double behind = std::string(kind.name) == "flat" ? .005 : .0005;
+      // Of draws from a popularity that never changes LFU knows all there is to know; with agents nearly everything is
+      // a hit under each of them.
+      const std::string name = kind.name;
+      const double behind = name == "flat" ? .005 : name == "agents" ? .0005 : 0;
       for (const char* other : {"lru", "lfu", "slru"})
-        EXPECT_GE(ours, run(trace, other, capacity).hit_rate() - behind)
-            << kind.name << " " << other << " " << capacity;
+        EXPECT_GE(ours, run(trace, other, capacity).hit_rate() - behind) << name << " " << other << " " << capacity;
     }
   }
 }
