@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -111,6 +112,37 @@ TEST(Layout, ConvertedBiasesKeepSlotsWhereTheCpuReachesThem) {
       EXPECT_NE(store.status().what().find("gpu: this model's biases have to be converted"), std::string::npos);
     }
   }
+}
+
+// Each of the reasons by itself, by what a file's header may say; no byte of it is read.
+TEST(Layout, BiasesThatAreNarrowOrInTurnsOrAskewAreConverted) {
+  const auto gguf = model::open_model(kData + "gpt-oss.gguf");
+  const auto tensors = model::open_model(kData + "gpt-oss.safetensors");
+  ASSERT_TRUE(gguf.is_ok() && tensors.is_ok());
+  const auto bias = [](const model::Tensor& t) {
+    return t.name.find("exps.bias") != std::string::npos || t.name.find("proj_bias") != std::string::npos;
+  };
+  const auto dtype_of = [&](const model::Model& m) {
+    return std::find_if(m.tensors.begin(), m.tensors.end(), bias)->dtype;
+  };
+  const auto wide = dtype_of(*gguf), narrow = dtype_of(*tensors);
+  ASSERT_STREQ(wide->name, "F32");
+  ASSERT_STREQ(narrow->name, "BF16");
+  const auto only_points = [&](model::Model m, const model::Dtype* dtype, uint64_t askew) {
+    for (model::Tensor& t : m.tensors)
+      if (bias(t)) {
+        t.bytes = t.bytes * (dtype == wide ? 4 : 2) / (t.dtype == wide ? 4 : 2);
+        t.dtype = dtype;
+        t.offset += askew;
+      }
+    const auto layout = Layout::of(m);
+    EXPECT_TRUE(layout.is_ok()) << layout.status().what();
+    return layout.is_ok() && layout->only_points();
+  };
+  EXPECT_TRUE(only_points(*gguf, wide, 0));
+  EXPECT_FALSE(only_points(*gguf, narrow, 0));
+  EXPECT_FALSE(only_points(*gguf, wide, 2));
+  EXPECT_FALSE(only_points(*tensors, wide, 0));
 }
 
 TEST(Layout, SaysWhatCannotBeComputed) {
