@@ -8,6 +8,7 @@
 #include <exception>
 #include <fstream>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -66,9 +67,11 @@ std::map<std::string, Json> run_jobs(const std::vector<Job>& jobs, const std::st
                                      const std::function<void(size_t, size_t)>& done) {
   std::map<std::string, Json> results;
   std::vector<const Job*> todo;
+  std::set<std::string> keys;
   {
     const auto known = read_store(store_path, identity);
     for (const Job& job : jobs) {
+      if (!keys.insert(job.key).second) continue;
       if (const auto found = known.find(job.key); found != known.end()) {
         results.insert(*found);
       } else {
@@ -110,14 +113,14 @@ std::map<std::string, Json> run_jobs(const std::vector<Job>& jobs, const std::st
     while (workers_left > 0) {
       changed.wait_for(lock, std::chrono::milliseconds(200));
       if (cancel) stop = true;
-      done(results.size(), jobs.size());
+      done(results.size(), keys.size());
     }
   }
   workers.clear();
   if (failure) std::rethrow_exception(failure);
-  if (results.size() < jobs.size()) {
+  if (results.size() < keys.size()) {
     throw std::runtime_error(fmt::format("interrupted; {} of {} runs are in {}, the same command goes on from there",
-                                         results.size(), jobs.size(), store_path.string()));
+                                         results.size(), keys.size(), store_path.string()));
   }
   return results;
 }

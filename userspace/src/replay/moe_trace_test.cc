@@ -241,5 +241,16 @@ TEST(Jobs, GoOnWhereTheyStopped) {
   EXPECT_EQ(error_of([&] { run("c"); }), "job 2 is bad");
 }
 
+TEST(Jobs, OfOneKeyRunOnce) {
+  const TemporaryFolder folder;
+  const std::atomic<bool> cancel = false;
+  std::atomic<int> ran = 0;
+  const Job job = {"named twice", [&](const std::atomic<bool>&) { return nlohmann::ordered_json(++ran); }};
+  const auto results =
+      run_jobs({job, job}, "a", folder / "store", 2, cancel, [](size_t, size_t all) { EXPECT_EQ(all, 1u); });
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(results.at("named twice"), 1);
+}
+
 }  // namespace
 }  // namespace neotier::replay
