@@ -21,7 +21,7 @@ static int __init neotier_init(void)
 	err = neotier_sysfs_init();
 	if (err)
 		return err;
-	err = neotier_hotlist_notifier_register();
+	err = neotier_memory_notifier_register();
 	if (err)
 		goto exit_sysfs;
 	err = neotier_probe_register();
@@ -30,7 +30,7 @@ static int __init neotier_init(void)
 	return 0;
 
 unregister_notifier:
-	neotier_hotlist_notifier_unregister();
+	neotier_memory_notifier_unregister();
 exit_sysfs:
 	neotier_sysfs_exit();
 	return err;
@@ -39,7 +39,7 @@ exit_sysfs:
 static void __exit neotier_exit(void)
 {
 	neotier_probe_unregister();
-	neotier_hotlist_notifier_unregister();
+	neotier_memory_notifier_unregister();
 	neotier_sysfs_exit();
 	tracepoint_synchronize_unregister();
 	rcu_barrier();

@@ -3,7 +3,7 @@
  * Internal interfaces of neotier.ko. Data flow, one file for each role:
  *
  *	source_chmu -> hotlist -> policy, quota, room -> migrate      promote: the thread that carries it
- *	probe: finds devices      region: which memory each watches      irq: its interrupts, which wake the thread
+ *	probe: finds devices      region, memory: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
  *
  * Threads and locks. One thread for each device does all that touches its registers, its list of hot pages and its
@@ -331,13 +331,34 @@ int neotier_region_find(struct neotier_device *dev, struct neotier_region *regio
 void neotier_irq_init(struct neotier_device *dev);
 void neotier_irq_exit(struct neotier_device *dev);
 
+/* memory.c: the memory that a device watches. */
+
+/**
+ * neotier_memory_init() - check the device's memory
+ * @dev: device with caps and region filled; gets nid, target_nid, base_pfn, nr_pages, nr_units
+ *
+ * Return: 0; -EPROBE_DEFER when the memory of a CXL region is not all online; another errno. The reason has been logged.
+ */
+int neotier_memory_init(struct neotier_device *dev);
+
+/**
+ * neotier_memory_online() - let a device run again if all its memory is online
+ * @dev: device, its region as it was when it was bound
+ *
+ * Context: may sleep (takes dev->lock).
+ */
+void neotier_memory_online(struct neotier_device *dev);
+
+int neotier_memory_notifier_register(void);
+void neotier_memory_notifier_unregister(void);
+
 /* hotlist.c: reports to pages. */
 
 /**
- * neotier_hotlist_init() - check the device's memory and make the list
- * @dev: device with caps and region filled; gets nid, target_nid, base_pfn, nr_pages, nr_units and the list
+ * neotier_hotlist_init() - make the list
+ * @dev: device with its memory found
  *
- * Return: 0; -EPROBE_DEFER when the memory of a CXL region is not all online; another errno. The reason has been logged.
+ * Return: 0 or -ENOMEM.
  */
 int neotier_hotlist_init(struct neotier_device *dev);
 void neotier_hotlist_free(struct neotier_device *dev);
@@ -363,14 +384,6 @@ unsigned int neotier_hotlist_take(struct neotier_device *dev, unsigned int max, 
 void neotier_hotlist_done(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
 void neotier_hotlist_untake(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
 void neotier_hotlist_clear(struct neotier_device *dev);
-
-/**
- * neotier_hotlist_online() - let a device run again if all its memory is online
- * @dev: device, its region as it was when it was bound
- *
- * Context: may sleep (takes dev->lock).
- */
-void neotier_hotlist_online(struct neotier_device *dev);
 
 /**
  * neotier_hotlist_wait() - count the reports that have to wait, each once
@@ -410,9 +423,6 @@ enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct pa
  * @page: the page, locked
  */
 void neotier_ping_pong_note(struct neotier_device *dev, struct page *page);
-
-int neotier_hotlist_notifier_register(void);
-void neotier_hotlist_notifier_unregister(void);
 
 /* policy.c */
 

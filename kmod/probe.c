@@ -140,6 +140,8 @@ static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!err)
 		err = neotier_device_alloc(dev);
 	if (!err)
+		err = neotier_memory_init(dev);
+	if (!err)
 		err = neotier_hotlist_init(dev);
 	if (err)
 		goto free;
@@ -243,7 +245,7 @@ static int neotier_recheck_one(struct device *d, void *data)
 	dev = dev_get_drvdata(d);
 	if (dev && dev->caps.serial) {
 		if (neotier_region_same(dev))
-			neotier_hotlist_online(dev);
+			neotier_memory_online(dev);
 		else if (stale->nr < NEOTIER_STALE_MAX)
 			stale->devices[stale->nr++] = get_device(d);
 	}
