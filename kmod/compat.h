@@ -7,11 +7,16 @@
 
 #include <linux/highmem.h>
 #include <linux/memcontrol.h>
+#include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/version.h>
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0)
 #error "neotier needs Linux 6.1 or newer: migrate_device_range() is not there before"
+#endif
+
+#if !defined(CONFIG_MEMCG) || !defined(CONFIG_NUMA)
+#error "neotier needs CONFIG_MEMCG and CONFIG_NUMA: the owner of a page and its rules cannot be found without"
 #endif
 
 /* Mappings of an order-0 folio; folio_mapcount() is not for modules before it became inline. */
@@ -38,7 +43,6 @@ static inline int neotier_copy_page(struct page *to, struct page *from)
 #endif
 }
 
-#ifdef CONFIG_MEMCG
 /* The memory cgroup of a folio, which may be of any kind; NULL: none. Under RCU. */
 static inline struct mem_cgroup *neotier_folio_memcg(struct folio *folio)
 {
@@ -48,7 +52,46 @@ static inline struct mem_cgroup *neotier_folio_memcg(struct folio *folio)
 	return page_memcg_check(&folio->page);
 #endif
 }
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+#define NEOTIER_CASE_WEIGHTED_INTERLEAVE case MPOL_WEIGHTED_INTERLEAVE:
+#else
+#define NEOTIER_CASE_WEIGHTED_INTERLEAVE
 #endif
+
+#ifndef FOLIO_MAPPING_ANON
+#define FOLIO_MAPPING_ANON PAGE_MAPPING_ANON
+#define FOLIO_MAPPING_FLAGS PAGE_MAPPING_FLAGS
+#endif
+
+/* NULL: not anonymous memory, or KSM. What comes back may be stale: see neotier_owner_hold(). */
+static inline struct anon_vma *neotier_folio_anon_vma(struct folio *folio)
+{
+	unsigned long mapping = (unsigned long)READ_ONCE(folio->mapping);
+
+	return (mapping & FOLIO_MAPPING_FLAGS) == FOLIO_MAPPING_ANON ? (void *)(mapping - FOLIO_MAPPING_ANON) : NULL;
+}
+
+/*
+ * For one PFN newer kernels write an entry for each page of the folio that it belongs to by then: a page that was small when
+ * it was looked at may be part of a 2 MiB one. Larger ones (hugetlb) take far longer to make than the page is out of sight.
+ */
+#define NEOTIER_MIGRATE_WORDS (1U << (PMD_SHIFT - PAGE_SHIFT))
+
+/**
+ * neotier_migrate_unmap() - isolate, lock and unmap one page wherever it is mapped
+ * @src: NEOTIER_MIGRATE_WORDS entries; the first one says how that went, as migrate_device_pages() takes it
+ * @pfn: page of an online section
+ *
+ * Return: the page; NULL when it could not be had. Context: may sleep, but not once the page is unmapped.
+ */
+static inline struct page *neotier_migrate_unmap(unsigned long *src, unsigned long pfn)
+{
+	src[0] = 0;
+	if (migrate_device_range(src, pfn, 1) || !(src[0] & MIGRATE_PFN_MIGRATE))
+		return NULL;
+	return migrate_pfn_to_page(src[0]);
+}
 
 static inline bool neotier_folio_is_ksm(struct folio *folio)
 {

@@ -8,17 +8,14 @@
 #include <linux/hash.h>
 #include <linux/ktime.h>
 #include <linux/memory_hotplug.h>
-#include <linux/rcupdate.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 #include "compat.h"
 #include "neotier.h"
 #include "trace.h"
 
-/* Waiting reports: 64 MiB worth of pages, four times what the device's own list holds. Power of two. */
-#define NEOTIER_PENDING 16384U
 /* A report says that a page was hot within an epoch; a second later that is no reason to move it any more. */
-#define NEOTIER_EXPIRE_NS NSEC_PER_SEC
+#define NEOTIER_EXPIRE_NS (u64)NSEC_PER_SEC
 
 /*
  * Pages promoted so far, by what a demotion does not change: the anonymous mapping and the offset in it. A set of 4 ways
@@ -156,32 +153,114 @@ int neotier_hotlist_init(struct neotier_device *dev)
 	if (err)
 		return err;
 	dev->seen = kvcalloc(NEOTIER_SEEN_WAYS << NEOTIER_SEEN_SETS_LOG2, sizeof(*dev->seen), GFP_KERNEL);
-	dev->hotlist.ring = kvcalloc(NEOTIER_PENDING, sizeof(*dev->hotlist.ring), GFP_KERNEL);
+	dev->hotlist.places = kvcalloc(NEOTIER_WAITING_MAX, sizeof(*dev->hotlist.places), GFP_KERNEL);
 	dev->hotlist.queued = vzalloc(BITS_TO_LONGS(dev->nr_pages) * sizeof(long));
-	if (!dev->seen || !dev->hotlist.ring || !dev->hotlist.queued) {
+	if (!dev->seen || !dev->hotlist.places || !dev->hotlist.queued) {
 		neotier_hotlist_free(dev);
 		return -ENOMEM;
 	}
+	neotier_waiting_init(&dev->hotlist.waiting, dev->hotlist.places);
 	return 0;
 }
 
 void neotier_hotlist_free(struct neotier_device *dev)
 {
 	vfree(dev->hotlist.queued);
-	kvfree(dev->hotlist.ring);
+	kvfree(dev->hotlist.places);
 	kvfree(dev->seen);
 	kvfree(dev->ping_pong);
 	dev->hotlist.queued = NULL;
-	dev->hotlist.ring = NULL;
+	dev->hotlist.places = NULL;
 	dev->seen = NULL;
 	dev->ping_pong = NULL;
+}
+
+struct folio *neotier_folio_get(unsigned long pfn)
+{
+	struct page *page = pfn_to_online_page(pfn);
+	struct folio *folio;
+
+	if (!page)
+		return NULL;
+	folio = page_folio(page);
+	if (!folio_try_get(folio))
+		return NULL;
+	/* Split, freed or joined with others in between. */
+	if (unlikely(page_folio(page) != folio)) {
+		folio_put(folio);
+		return NULL;
+	}
+	return folio;
+}
+
+enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold)
+{
+	if (folio_nid(folio) != dev->nid)
+		return NEOTIER_SKIP_RANGE;
+	if (folio_test_large(folio))
+		return NEOTIER_SKIP_LARGE;
+	if (hold != NEOTIER_LOCKED && !folio_test_lru(folio))
+		return NEOTIER_SKIP_NOT_LRU;
+	if (!folio_test_anon(folio))
+		return NEOTIER_SKIP_FILE;
+	if (folio_test_unevictable(folio) || folio_test_mlocked(folio))
+		return NEOTIER_SKIP_UNEVICTABLE;
+	if (folio_test_swapcache(folio))
+		return NEOTIER_SKIP_SWAPCACHE;
+	if (folio_test_writeback(folio))
+		return NEOTIER_SKIP_WRITEBACK;
+	if (neotier_folio_is_ksm(folio))
+		return NEOTIER_SKIP_SHARED;
+	if (PageHWPoison(&folio->page))
+		return NEOTIER_SKIP_BUSY;
+	if (hold != NEOTIER_LOCKED) {
+		int mapcount = neotier_folio_mapcount(folio);
+
+		if (mapcount > 1)
+			return NEOTIER_SKIP_SHARED;
+		if (folio_maybe_dma_pinned(folio))
+			return NEOTIER_SKIP_PINNED;
+		/* A reference that is neither a mapping nor the caller's is somebody at work: unmapping would be for nothing. */
+		if (mapcount < 1 || folio_ref_count(folio) > mapcount + 1 || folio_test_locked(folio))
+			return NEOTIER_SKIP_BUSY;
+	}
+	if (!neotier_rules_range(folio_pfn(folio)))
+		return NEOTIER_SKIP_EXCLUDED_RANGE;
+	if (!neotier_rules_nodes(dev->nid, dev->target_nid))
+		return NEOTIER_SKIP_NODE;
+	if (!neotier_rules_cgroup(folio))
+		return NEOTIER_SKIP_EXCLUDED;
+	return NR_NEOTIER_SKIP;
+}
+
+/* Whether a page may move now; with its owner's rules when @owners. */
+static enum neotier_skip neotier_page_look(const struct neotier_device *dev, unsigned long pfn, bool owners)
+{
+	struct neotier_owner owner;
+	enum neotier_skip reason;
+	struct folio *folio;
+
+	if (!pfn_to_online_page(pfn))
+		return NEOTIER_SKIP_OFFLINE;
+	folio = neotier_folio_get(pfn);
+	if (!folio)
+		return NEOTIER_SKIP_NOT_LRU;
+	reason = neotier_page_check(dev, folio, NEOTIER_REFERENCED);
+	if (reason == NR_NEOTIER_SKIP && owners) {
+		reason = neotier_owner_hold(dev, folio, &owner);
+		if (reason == NR_NEOTIER_SKIP)
+			neotier_owner_release(&owner);
+	}
+	folio_put(folio);
+	return reason;
 }
 
 static void neotier_hotlist_add_page(struct neotier_device *dev, u32 page, u32 count, u64 now_ns)
 {
 	struct neotier_hotlist *list = &dev->hotlist;
 	unsigned long pfn = dev->base_pfn + page;
-	struct neotier_hot *hot;
+	struct neotier_hot hot = { .drained_ns = now_ns, .page = page, .count = min_t(u32, count, U16_MAX) }, dropped;
+	enum neotier_skip reason;
 
 	trace_neotier_report(pfn, count);
 	if (__test_and_set_bit(page, list->queued)) {
@@ -193,14 +272,17 @@ static void neotier_hotlist_add_page(struct neotier_device *dev, u32 page, u32 c
 		neotier_skip(dev, pfn, NEOTIER_SKIP_UNCONFIRMED);
 		return;
 	}
-	if (list->last - list->first == NEOTIER_PENDING) {
+	/* Here as well as before the move: kswapd is woken, and others demoted, for what waits. */
+	reason = neotier_page_look(dev, pfn, true);
+	if (reason != NR_NEOTIER_SKIP) {
 		__clear_bit(page, list->queued);
-		neotier_skip(dev, pfn, NEOTIER_SKIP_OVERFLOW);
+		neotier_skip(dev, pfn, reason);
 		return;
 	}
-	hot = &list->ring[list->last++ % NEOTIER_PENDING];
-	hot->drained_ns = now_ns;
-	hot->page = page;
+	if (neotier_waiting_add(&list->waiting, &hot, &dropped))
+		return;
+	__clear_bit(dropped.page, list->queued);
+	neotier_skip(dev, neotier_hot_pfn(dev, &dropped), NEOTIER_SKIP_OVERFLOW);
 }
 
 void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 now_ns)
@@ -221,93 +303,28 @@ void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 no
 		neotier_hotlist_add_page(dev, run.first + i * run.stride, count, now_ns);
 }
 
-static bool neotier_excluded(struct folio *folio)
-{
-	const struct neotier_exclude *exclude;
-	bool found = false;
-#ifdef CONFIG_MEMCG
-	struct mem_cgroup *memcg;
-	struct cgroup *cgroup;
-	unsigned int i;
-#endif
-
-	if (!rcu_access_pointer(neotier_exclude))
-		return false;
-	rcu_read_lock();
-	exclude = rcu_dereference(neotier_exclude);
-#ifdef CONFIG_MEMCG
-	memcg = neotier_folio_memcg(folio);
-	if (exclude && memcg)
-		for (cgroup = memcg->css.cgroup; cgroup && !found; cgroup = cgroup_parent(cgroup))
-			for (i = 0; i < exclude->nr; i++)
-				found |= exclude->ids[i] == cgroup_ino(cgroup);
-#endif
-	rcu_read_unlock();
-	return found;
-}
-
-enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct page *page, bool locked)
-{
-	struct folio *folio = page_folio(page);
-
-	if (page_to_nid(page) != dev->nid)
-		return NEOTIER_SKIP_RANGE;
-	if (folio_test_large(folio))
-		return NEOTIER_SKIP_LARGE;
-	if (!locked && !folio_test_lru(folio))
-		return NEOTIER_SKIP_NOT_LRU;
-	if (!folio_test_anon(folio))
-		return NEOTIER_SKIP_FILE;
-	if (folio_test_unevictable(folio) || folio_test_mlocked(folio))
-		return NEOTIER_SKIP_UNEVICTABLE;
-	if (folio_test_swapcache(folio))
-		return NEOTIER_SKIP_SWAPCACHE;
-	if (folio_test_writeback(folio))
-		return NEOTIER_SKIP_WRITEBACK;
-	if (neotier_folio_is_ksm(folio))
-		return NEOTIER_SKIP_SHARED;
-	if (PageHWPoison(page))
-		return NEOTIER_SKIP_BUSY;
-	if (!locked) {
-		int mapcount = neotier_folio_mapcount(folio);
-
-		if (mapcount > 1)
-			return NEOTIER_SKIP_SHARED;
-		/* A reference that is no mapping is a pin, or somebody at work: unmapping the page would be for nothing. */
-		if (mapcount < 1 || folio_ref_count(folio) > mapcount || folio_test_locked(folio))
-			return NEOTIER_SKIP_BUSY;
-	}
-	if (neotier_excluded(folio))
-		return NEOTIER_SKIP_EXCLUDED;
-	return NR_NEOTIER_SKIP;
-}
-
 unsigned int neotier_hotlist_take(struct neotier_device *dev, unsigned int max, u64 now_ns)
 {
 	struct neotier_hotlist *list = &dev->hotlist;
 	unsigned int nr = 0;
+	struct neotier_hot hot;
+	u32 cursor = 0;
 
-	while (nr < max && list->first != list->last) {
-		struct neotier_hot *hot = &list->ring[list->first++ % NEOTIER_PENDING];
-		unsigned long pfn = neotier_hot_pfn(dev, hot);
-		enum neotier_skip reason;
-		struct page *page;
+	/* Of all that wait, not only of those whose turn it is: what others always overtake must not be taken for hot for ever. */
+	while (neotier_waiting_expire(&list->waiting, now_ns - min(now_ns, NEOTIER_EXPIRE_NS), &cursor, &hot)) {
+		__clear_bit(hot.page, list->queued);
+		neotier_skip(dev, neotier_hot_pfn(dev, &hot), NEOTIER_SKIP_EXPIRED);
+	}
+	while (nr < max && neotier_waiting_take(&list->waiting, &hot)) {
+		unsigned long pfn = neotier_hot_pfn(dev, &hot);
+		enum neotier_skip reason = neotier_page_look(dev, pfn, false);
 
-		if ((s32)(list->counted - list->first) < 0)
-			list->counted = list->first;
-		page = pfn_to_online_page(pfn);
-		if (now_ns - hot->drained_ns > NEOTIER_EXPIRE_NS)
-			reason = NEOTIER_SKIP_EXPIRED;
-		else if (!page)
-			reason = NEOTIER_SKIP_OFFLINE;
-		else
-			reason = neotier_page_check(dev, page, false);
 		if (reason != NR_NEOTIER_SKIP) {
-			__clear_bit(hot->page, list->queued);
+			__clear_bit(hot.page, list->queued);
 			neotier_skip(dev, pfn, reason);
 			continue;
 		}
-		dev->batch[nr++] = *hot;
+		dev->batch[nr++] = hot;
 	}
 	return nr;
 }
@@ -324,28 +341,23 @@ void neotier_hotlist_done(struct neotier_device *dev, const struct neotier_hot *
 
 void neotier_hotlist_untake(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr)
 {
-	struct neotier_hotlist *list = &dev->hotlist;
-
-	/* The places were theirs a moment ago and only this thread fills them. */
 	while (nr)
-		list->ring[--list->first % NEOTIER_PENDING] = hot[--nr];
+		neotier_waiting_untake(&dev->hotlist.waiting, &hot[--nr]);
 }
 
 void neotier_hotlist_clear(struct neotier_device *dev)
 {
-	struct neotier_hotlist *list = &dev->hotlist;
+	struct neotier_hot hot;
 
-	for (; list->first != list->last; list->first++)
-		__clear_bit(list->ring[list->first % NEOTIER_PENDING].page, list->queued);
-	list->counted = list->first;
+	while (neotier_waiting_take(&dev->hotlist.waiting, &hot))
+		__clear_bit(hot.page, dev->hotlist.queued);
 }
 
 void neotier_hotlist_wait(struct neotier_device *dev, enum neotier_skip reason)
 {
-	struct neotier_hotlist *list = &dev->hotlist;
+	struct neotier_hot hot;
+	u32 cursor = 0;
 
-	if ((s32)(list->counted - list->first) < 0)
-		list->counted = list->first;
-	for (; list->counted != list->last; list->counted++)
-		neotier_skip(dev, neotier_hot_pfn(dev, &list->ring[list->counted % NEOTIER_PENDING]), reason);
+	while (neotier_waiting_uncounted(&dev->hotlist.waiting, &cursor, &hot))
+		neotier_skip(dev, neotier_hot_pfn(dev, &hot), reason);
 }

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Moving pages, by PFN alone and with exported functions alone: migrate_device_range() isolates, locks and unmaps a page
- * wherever it is mapped, migrate_device_pages() hands its identity to the new page, migrate_device_finalize() maps that
- * (or the old page again) and frees whichever is left over. The only file that calls the kernel's migration.
+ * Moving pages, by PFN and with exported functions alone: migrate_device_range() isolates, locks and unmaps a page wherever
+ * it is mapped, migrate_device_pages() hands its identity to the new page, migrate_device_finalize() maps that (or the old
+ * page again) and frees whichever is left over. The only file that calls the kernel's migration.
  *
- * Not here: large folios, page cache, KSM (see neotier_page_check()). The mempolicy and the cpuset of a page's users
- * cannot be seen from a PFN, so a page bound to the slow node by its owner is moved all the same; the owner excludes
- * itself by mlock() or exclude_cgroups. Moves made here do not count in pgmigrate_success or pgpromote_success.
+ * Invariant: while a page is unmapped whoever touches it sleeps, so at most one page is, and nothing is waited for between
+ * its unmapping and its finalize: the new page is there before. migrate_device_range() may wait for all CPUs
+ * (lru_add_drain_all), but only before it unmaps, and then no other page is out. Gathering pages in a batch would save
+ * nothing: it flushes the TLB page by page (docs/decisions/0017-tlb-shootdowns.md).
+ *
+ * Not here: large folios, page cache, KSM (see neotier_page_check()). Moves made here do not count in pgmigrate_success or
+ * pgpromote_success.
  */
 #include <linux/ktime.h>
 #include <linux/migrate.h>
@@ -16,11 +20,89 @@
 #include "neotier.h"
 #include "trace.h"
 
+/* What a page is, apart from where it lies: equal before and after, it was the same page all the time. */
+struct neotier_identity {
+	void *mapping;
+	unsigned long index;
+};
+
+static struct neotier_identity neotier_identity(struct folio *folio)
+{
+	return (struct neotier_identity){ READ_ONCE(folio->mapping), READ_ONCE(folio->index) };
+}
+
+/* The owner is held: the page is unmapped, copied to @to (which is free, and no one else's), and mapped there. */
+static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsigned long pfn, struct neotier_identity identity,
+					      struct page *to)
+{
+	enum neotier_skip reason = NEOTIER_SKIP_BUSY;
+	struct neotier_identity now;
+	struct page *from;
+
+	dev->dst[0] = 0;
+	from = neotier_migrate_unmap(dev->src, pfn);
+	if (!from)
+		return NEOTIER_SKIP_BUSY;
+	now = neotier_identity(page_folio(from));
+	/* Between the look and the lock it may have been freed and used again. */
+	if (page_to_pfn(from) == pfn && now.mapping == identity.mapping && now.index == identity.index)
+		reason = neotier_page_check(dev, page_folio(from), NEOTIER_LOCKED);
+	if (reason == NR_NEOTIER_SKIP) {
+		/* Before the page is published: its users must never see an unfinished copy. */
+		if (neotier_copy_page(to, from)) {
+			reason = NEOTIER_SKIP_BUSY;
+		} else {
+			lock_page(to);
+			dev->dst[0] = migrate_pfn(page_to_pfn(to));
+		}
+	}
+	migrate_device_pages(dev->src, dev->dst, 1);
+	if (dev->dst[0]) {
+		if (dev->src[0] & MIGRATE_PFN_MIGRATE) {
+			/*
+			 * A page that was demoted comes without a sign of use, and would be among the first to be demoted
+			 * again: the device's report is that sign.
+			 */
+			folio_set_active(page_folio(to));
+			neotier_ping_pong_note(dev, to);
+		} else {
+			reason = NEOTIER_SKIP_BUSY;
+		}
+	}
+	/* Without a destination, or refused, the page is mapped where it was; then it frees @to. */
+	migrate_device_finalize(dev->src, dev->dst, 1);
+	return reason;
+}
+
+/* Return: NR_NEOTIER_SKIP when the page has moved to @to. Else why not, and *@spent says whether @to is gone as well. */
+static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsigned long pfn, struct page *to, bool *spent)
+{
+	struct folio *folio = neotier_folio_get(pfn);
+	struct neotier_identity identity;
+	struct neotier_owner owner;
+	enum neotier_skip reason;
+
+	*spent = false;
+	if (!folio)
+		return NEOTIER_SKIP_NOT_LRU;
+	reason = neotier_page_check(dev, folio, NEOTIER_REFERENCED);
+	if (reason == NR_NEOTIER_SKIP)
+		reason = neotier_owner_hold(dev, folio, &owner);
+	identity = neotier_identity(folio);
+	/* A reference would keep it from moving. */
+	folio_put(folio);
+	if (reason != NR_NEOTIER_SKIP)
+		return reason;
+	reason = neotier_migrate_held(dev, pfn, identity, to);
+	neotier_owner_release(&owner);
+	*spent = dev->dst[0];
+	return reason;
+}
+
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 {
-	unsigned int got, used = 0, moved = 0, n = 0, i;
+	unsigned int got, used = 0, moved = 0, i;
 	struct neotier_hot *hot = dev->batch;
-	unsigned long pfn;
 	u64 start = ktime_get_ns(), end;
 
 	for (got = 0; got < nr; got++) {
@@ -34,58 +116,21 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 		return -ENOMEM;
 	neotier_hotlist_done(dev, hot, got);
 
-	/* From here until migrate_device_finalize() whoever touches one of these pages sleeps: no allocation in between. */
 	for (i = 0; i < got; i++) {
+		unsigned long pfn = neotier_hot_pfn(dev, &hot[i]);
+		struct page *to = dev->pool[used];
 		enum neotier_skip reason;
-		struct page *from, *to = dev->pool[used];
+		bool spent;
 
-		pfn = neotier_hot_pfn(dev, &hot[i]);
-		dev->src[n] = 0;
-		dev->dst[n] = 0;
-		if (migrate_device_range(&dev->src[n], pfn, 1) || !(dev->src[n] & MIGRATE_PFN_MIGRATE)) {
-			neotier_skip(dev, pfn, NEOTIER_SKIP_BUSY);
-			continue;
-		}
-		from = migrate_pfn_to_page(dev->src[n]);
-		reason = neotier_page_check(dev, from, true);
-		if (reason == NR_NEOTIER_SKIP) {
-			/* Before the page is published: its users must never see an unfinished copy. */
-			if (neotier_copy_page(to, from)) {
-				reason = NEOTIER_SKIP_BUSY;
-			} else {
-				lock_page(to);
-				dev->dst[n] = migrate_pfn(page_to_pfn(to));
-				used++;
-			}
-		}
-		if (reason != NR_NEOTIER_SKIP)
+		reason = neotier_migrate_page(dev, pfn, to, &spent);
+		used += spent;
+		if (reason != NR_NEOTIER_SKIP) {
 			neotier_skip(dev, pfn, reason);
-		/* Without a destination finalize maps the page where it was. */
-		hot[n++] = hot[i];
-	}
-
-	migrate_device_pages(dev->src, dev->dst, n);
-	end = ktime_get_ns();
-	for (i = 0; i < n; i++) {
-		struct page *to = migrate_pfn_to_page(dev->dst[i]);
-
-		if (!to)
-			continue;
-		pfn = neotier_hot_pfn(dev, &hot[i]);
-		if (!(dev->src[i] & MIGRATE_PFN_MIGRATE)) {
-			neotier_skip(dev, pfn, NEOTIER_SKIP_BUSY);
 			continue;
 		}
-		/*
-		 * A page that was demoted comes without a sign of use, and would be among the first to be demoted again:
-		 * the device's report is that sign.
-		 */
-		folio_set_active(page_folio(to));
-		neotier_ping_pong_note(dev, to);
-		trace_neotier_promote_page(pfn, page_to_pfn(to), end - hot[i].drained_ns);
+		trace_neotier_promote_page(pfn, page_to_pfn(to), ktime_get_ns() - hot[i].drained_ns);
 		moved++;
 	}
-	migrate_device_finalize(dev->src, dev->dst, n);
 	for (i = used; i < got; i++)
 		__free_page(dev->pool[i]);
 

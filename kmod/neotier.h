@@ -3,6 +3,7 @@
  * Internal interfaces of neotier.ko. Data flow, one file for each role:
  *
  *	source_chmu -> hotlist -> policy, quota, room -> migrate      promote: the thread that carries it
+ *	rules, owner: who has a say in what moves
  *	probe: finds devices      region, memory: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
  *
@@ -24,6 +25,7 @@
 #include "interleave.h"
 #include "neotier_policy.h"
 #include "stats.h"
+#include "waiting.h"
 
 #define NEOTIER_BATCH_MAX 512U
 /*
@@ -32,7 +34,8 @@
  * after half a ring the rest is left, and thrown away unread when the next epoch begins.
  */
 #define NEOTIER_ENOUGH 512U
-#define NEOTIER_EXCLUDE_MAX 16
+/* Entries of one of the administrator's lists. */
+#define NEOTIER_RULE_MAX 16U
 
 /**
  * struct neotier_knobs - module-wide settings, each a file in /sys/kernel/neotier
@@ -55,15 +58,6 @@ struct neotier_knobs {
 };
 
 extern struct neotier_knobs neotier_knobs;
-
-/* Ids (inode numbers) of cgroups whose pages stay where they are. Under RCU; NULL: none. */
-struct neotier_exclude {
-	struct rcu_head rcu;
-	unsigned int nr;
-	u64 ids[NEOTIER_EXCLUDE_MAX];
-};
-
-extern struct neotier_exclude __rcu *neotier_exclude;
 
 /* What a device can do: read and checked once, in probe. */
 struct neotier_caps {
@@ -126,18 +120,11 @@ struct neotier_device_state {
 	u32 histogram[NEOTIER_HISTOGRAM_BINS];
 };
 
-/* A report that waits for its turn. */
-struct neotier_hot {
-	u64 drained_ns;
-	u32 page;		/* index in the region */
-};
-
-/* Reports in the order they came; every page at most once. */
+/* Reports that wait for their turn; every page at most once. */
 struct neotier_hotlist {
-	struct neotier_hot *ring;
-	unsigned long *queued;	/* bit for each page of the region: in the ring or in a batch */
-	u32 first, last;	/* free-running */
-	u32 counted;		/* reports before this one are already counted as waiting */
+	struct neotier_waiting waiting;
+	struct neotier_waiting_place *places;
+	unsigned long *queued;	/* bit for each page of the region: waits or is in a batch */
 };
 
 /* Free pages of the target node that are kept for promotion. */
@@ -206,7 +193,7 @@ struct neotier_device {
 	struct neotier_ping_pong *ping_pong;
 	struct neotier_seen *seen; /* reports that wait for confirmation */
 	struct neotier_hot *batch;	/* NEOTIER_BATCH_MAX */
-	unsigned long *src, *dst;	/* NEOTIER_BATCH_MAX, as migrate_device_*() take them */
+	unsigned long *src, *dst;	/* NEOTIER_MIGRATE_WORDS, as migrate_device_*() take them */
 	struct page **pool;		/* NEOTIER_BATCH_MAX */
 
 	const struct neotier_policy *policy;
@@ -394,7 +381,7 @@ void neotier_hotlist_wait(struct neotier_device *dev, enum neotier_skip reason);
 
 static inline u32 neotier_hotlist_waiting(const struct neotier_device *dev)
 {
-	return dev->hotlist.last - dev->hotlist.first;
+	return dev->hotlist.waiting.nr;
 }
 
 static inline bool neotier_hotlist_empty(const struct neotier_device *dev)
@@ -407,15 +394,29 @@ static inline unsigned long neotier_hot_pfn(const struct neotier_device *dev, co
 	return dev->base_pfn + hot->page;
 }
 
+/* What the caller of neotier_page_check() has of the page. */
+enum neotier_hold {
+	NEOTIER_REFERENCED,	/* one reference: it stays what it is, the answer is a good guess */
+	NEOTIER_LOCKED,		/* it is locked, isolated and unmapped: the answer stays true */
+};
+
 /**
- * neotier_page_check() - whether a page may be promoted
+ * neotier_folio_get() - take a reference on the folio of a page
+ * @pfn: any PFN
+ *
+ * Return: the folio, for folio_put(); NULL: offline, free, or changing at this moment.
+ */
+struct folio *neotier_folio_get(unsigned long pfn);
+
+/**
+ * neotier_page_check() - whether a page may be promoted, but for its owner's rules
  * @dev: device
- * @page: page of an online section
- * @locked: the caller has locked and isolated the page, so that the answer stays true; else it is a good guess
+ * @folio: of a page of the device
+ * @hold: what the caller has of it
  *
  * Return: NR_NEOTIER_SKIP when it may, else why not.
  */
-enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct page *page, bool locked);
+enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold);
 
 /**
  * neotier_ping_pong_note() - remember a page that moves
@@ -423,6 +424,54 @@ enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct pa
  * @page: the page, locked
  */
 void neotier_ping_pong_note(struct neotier_device *dev, struct page *page);
+
+/* owner.c: whose memory a page is. */
+
+/* Processes that may map a page: after fork() a page of one is looked for in all its children. More: the page stays. */
+#define NEOTIER_OWNERS_MAX 8U
+struct neotier_owner {
+	struct mm_struct *mms[NEOTIER_OWNERS_MAX];	/* each with its mmap_lock held, read */
+	unsigned int nr;
+};
+
+/**
+ * neotier_owner_hold() - look whether all that may map a page allow that it moves, and keep them from changing that
+ * @dev: device
+ * @folio: small, anonymous; the caller holds a reference
+ * @owner: filled; to be released when NR_NEOTIER_SKIP is returned
+ *
+ * Waits for no lock. Return: NR_NEOTIER_SKIP when they do, else why not.
+ */
+enum neotier_skip neotier_owner_hold(const struct neotier_device *dev, struct folio *folio, struct neotier_owner *owner);
+void neotier_owner_release(struct neotier_owner *owner);
+
+/* rules.c: what the administrator leaves out. Each returns whether a page may move as far as that goes. */
+enum neotier_rule {
+	NEOTIER_EXCLUDE_CGROUPS, NEOTIER_INCLUDE_CGROUPS,
+	NEOTIER_EXCLUDE_PIDS, NEOTIER_INCLUDE_PIDS,
+	NEOTIER_EXCLUDE_NODES,
+	NEOTIER_EXCLUDE_RANGES, NEOTIER_INCLUDE_RANGES,
+	NR_NEOTIER_RULE
+};
+
+bool neotier_rules_range(unsigned long pfn);
+bool neotier_rules_nodes(int nid, int target_nid);
+bool neotier_rules_cgroup(struct folio *folio);
+/* @process: any thread of it. Under RCU. */
+bool neotier_rules_process(struct task_struct *process);
+
+/**
+ * neotier_rules_store() - replace a list
+ * @rule: which
+ * @buf: entries between blanks; none: the list is empty
+ * @len: bytes in @buf
+ *
+ * Return: 0, and from then on no page moves against it; -EINVAL: no number or range; -ERANGE: no such node, or too large;
+ * -ESRCH: no such process; -E2BIG: more than NEOTIER_RULE_MAX entries; -ENOMEM. Then the old list stays. May sleep.
+ */
+int neotier_rules_store(enum neotier_rule rule, const char *buf, size_t len);
+ssize_t neotier_rules_show(enum neotier_rule rule, char *buf);
+void neotier_rules_free(void);
 
 /* policy.c */
 

@@ -11,6 +11,7 @@
 #include <linux/slab.h>
 #include <linux/workqueue.h>
 #include "neoprof_regs.h"
+#include "compat.h"
 #include "neotier.h"
 
 #define NEOTIER_BAR 2
@@ -61,8 +62,8 @@ static int neotier_device_alloc(struct neotier_device *dev)
 {
 	dev->entries = kvcalloc(dev->caps.hotlist_size, sizeof(*dev->entries), GFP_KERNEL);
 	dev->batch = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->batch), GFP_KERNEL);
-	dev->src = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->src), GFP_KERNEL);
-	dev->dst = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->dst), GFP_KERNEL);
+	dev->src = kcalloc(NEOTIER_MIGRATE_WORDS, sizeof(*dev->src), GFP_KERNEL);
+	dev->dst = kcalloc(NEOTIER_MIGRATE_WORDS, sizeof(*dev->dst), GFP_KERNEL);
 	dev->pool = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->pool), GFP_KERNEL);
 	return dev->entries && dev->batch && dev->src && dev->dst && dev->pool ? 0 : -ENOMEM;
 }

@@ -66,6 +66,14 @@ static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
 		neotier_hotlist_wait(dev, NEOTIER_SKIP_QUOTA);
 		return NEOTIER_SLEEP;
 	}
+	if (READ_ONCE(neotier_knobs.dry_run)) {
+		/* As if there were room, so that none is made. */
+		nr = neotier_hotlist_take(dev, granted, now);
+		neotier_hotlist_done(dev, dev->batch, nr);
+		neotier_stat_add(dev, NEOTIER_STAT_DRY_RUN, nr);
+		moved = nr;
+		goto moved;
+	}
 	room = neotier_room(dev);
 	if (!room) {
 		neotier_quota_return(granted);
@@ -76,13 +84,8 @@ static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
 		neotier_quota_return(granted);
 		return NEOTIER_SLEEP;
 	}
-	if (READ_ONCE(neotier_knobs.dry_run)) {
-		neotier_hotlist_done(dev, dev->batch, nr);
-		neotier_stat_add(dev, NEOTIER_STAT_DRY_RUN, nr);
-		moved = nr;
-	} else {
-		moved = neotier_migrate_batch(dev, nr);
-	}
+	moved = neotier_migrate_batch(dev, nr);
+moved:
 	neotier_quota_return(granted - max(moved, 0));
 	if (moved < 0)
 		goto no_room;
@@ -134,7 +137,10 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	neotier_source_apply(dev, true);
 	neotier_interrupted(dev);
 	neotier_drain(dev, now);
-	neotier_room_keep(dev, now);
+	if (READ_ONCE(neotier_knobs.dry_run))
+		neotier_room_drop(dev);
+	else
+		neotier_room_keep(dev, now);
 	what = neotier_hotlist_empty(dev) ? NEOTIER_SLEEP : neotier_promote(dev, now);
 	/* What kswapd makes free is there for the first who asks. */
 	return what == NEOTIER_SLEEP && dev->reserve.fill ? NEOTIER_WAIT_ROOM : what;

@@ -16,8 +16,8 @@
 	X(WRITEBACK,   writeback,   "under writeback") \
 	X(UNEVICTABLE, unevictable, "unevictable or mlocked: its owner chose where it stays") \
 	X(SHARED,      shared,      "KSM page, or mapped more than once: no one owner whose placement is known") \
-	X(EXCLUDED,    excluded,    "charged to a cgroup listed in exclude_cgroups") \
-	X(BUSY,        busy,        "locked, pinned, poisoned or referenced elsewhere, or gone before it could be moved") \
+	X(EXCLUDED,    excluded,    "its cgroup is listed in exclude_cgroups, or is not in include_cgroups") \
+	X(BUSY,        busy,        "locked, poisoned or referenced elsewhere, or gone before it could be moved") \
 	X(NO_MEMORY,   no_memory,   "no destination page although the target node had room when checked") \
 	X(DUPLICATE,   duplicate,   "reported again while still waiting: not queued twice") \
 	X(NO_ROOM,     no_room,     "had to wait for free memory on the target node (once a report; moved later if it can be)") \
@@ -25,7 +25,14 @@
 	X(PLAN,        plan,        "had to wait: the policy's promote_max was used up (once a report; moved later if it can be)") \
 	X(OVERFLOW,    overflow,    "dropped: the list of waiting pages was full") \
 	X(EXPIRED,     expired,     "dropped: waited longer than a report says anything about") \
-	X(UNCONFIRMED, unconfirmed, "hot in fewer epochs than confirm_epochs so far: remembered, not queued")
+	X(UNCONFIRMED, unconfirmed, "hot in fewer epochs than confirm_epochs so far: remembered, not queued") \
+	X(MEMPOLICY,   mempolicy,   "its owner's memory policy chose the slow node or leaves out the target node") \
+	X(CPUSET,      cpuset,      "its owner's cpuset leaves out the target node") \
+	X(PINNED,      pinned,      "pinned for access by a device") \
+	X(OWNER,       owner,       "who owns it, or what its owner wants, could not be seen at once") \
+	X(PROCESS,     process,     "its process is listed in exclude_pids, or is not in include_pids") \
+	X(NODE,        node,        "its node or the target node is listed in exclude_nodes") \
+	X(EXCLUDED_RANGE, excluded_range, "its address is in exclude_ranges, or is not in include_ranges")
 
 #define NEOTIER_SKIP_ENUM(NAME, name, text) NEOTIER_SKIP_##NAME,
 enum neotier_skip {

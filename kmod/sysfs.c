@@ -25,9 +25,6 @@ struct neotier_knobs neotier_knobs = {
 	.confirm_epochs = 2,
 };
 
-struct neotier_exclude __rcu *neotier_exclude;
-static DEFINE_MUTEX(neotier_exclude_lock);
-
 static struct kobject *neotier_kobj, *neotier_stats_kobj;
 
 /* Values: 0..max parsed in base 10, 0x or 0; kstrto's own error is passed on. */
@@ -136,57 +133,33 @@ static ssize_t policy_store(struct kobject *kobj, struct kobj_attribute *attr, c
 
 static struct kobj_attribute neotier_policy_attr = __ATTR(policy, NEOTIER_FILE_MODE_RW, policy_show, policy_store);
 
-static ssize_t exclude_cgroups_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
-{
-	const struct neotier_exclude *exclude;
-	ssize_t len = 0;
-	unsigned int i;
+struct neotier_rule_attr {
+	struct kobj_attribute attr;
+	enum neotier_rule rule;
+};
 
-	rcu_read_lock();
-	exclude = rcu_dereference(neotier_exclude);
-	for (i = 0; exclude && i < exclude->nr; i++)
-		len += sysfs_emit_at(buf, len, "%s%llu", i ? " " : "", exclude->ids[i]);
-	rcu_read_unlock();
-	return len + sysfs_emit_at(buf, len, "\n");
+static ssize_t neotier_rule_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return neotier_rules_show(container_of(attr, struct neotier_rule_attr, attr)->rule, buf);
 }
 
-static ssize_t exclude_cgroups_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf, size_t len)
+static ssize_t neotier_rule_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf, size_t len)
 {
-	struct neotier_exclude *new = kzalloc(sizeof(*new), GFP_KERNEL), *old;
-	char *copy = kstrndup(buf, len, GFP_KERNEL), *rest = copy, *word;
-	int err = -ENOMEM;
-
-	if (!new || !copy)
-		goto out;
-	while ((word = strsep(&rest, " \t\n"))) {
-		if (!*word)
-			continue;
-		err = -E2BIG;
-		if (new->nr == NEOTIER_EXCLUDE_MAX)
-			goto out;
-		err = kstrtou64(word, 0, &new->ids[new->nr++]);
-		if (err)
-			goto out;
-	}
-	if (!new->nr) {
-		kfree(new);
-		new = NULL;
-	}
-	mutex_lock(&neotier_exclude_lock);
-	old = rcu_replace_pointer(neotier_exclude, new, lockdep_is_held(&neotier_exclude_lock));
-	mutex_unlock(&neotier_exclude_lock);
-	if (old)
-		kfree_rcu(old, rcu);
-	new = NULL;
-	err = 0;
-out:
-	kfree(new);
-	kfree(copy);
-	return err ? : len;
+	return neotier_rules_store(container_of(attr, struct neotier_rule_attr, attr)->rule, buf, len) ? : len;
 }
 
-static struct kobj_attribute neotier_exclude_attr =
-	__ATTR(exclude_cgroups, NEOTIER_FILE_MODE_RW, exclude_cgroups_show, exclude_cgroups_store);
+#define NEOTIER_RULE(name, rule) \
+	{ __ATTR(name, NEOTIER_FILE_MODE_RW, neotier_rule_show, neotier_rule_store), rule }
+
+static struct neotier_rule_attr neotier_rule_table[] = {
+	NEOTIER_RULE(exclude_cgroups, NEOTIER_EXCLUDE_CGROUPS),
+	NEOTIER_RULE(include_cgroups, NEOTIER_INCLUDE_CGROUPS),
+	NEOTIER_RULE(exclude_pids, NEOTIER_EXCLUDE_PIDS),
+	NEOTIER_RULE(include_pids, NEOTIER_INCLUDE_PIDS),
+	NEOTIER_RULE(exclude_nodes, NEOTIER_EXCLUDE_NODES),
+	NEOTIER_RULE(exclude_ranges, NEOTIER_EXCLUDE_RANGES),
+	NEOTIER_RULE(include_ranges, NEOTIER_INCLUDE_RANGES),
+};
 
 /* --- stats/ -------------------------------------------------------------------------------------------------------- */
 
@@ -495,8 +468,8 @@ int neotier_sysfs_init(void)
 	if (!neotier_stats_kobj)
 		goto fail;
 	err = sysfs_create_file(neotier_kobj, &neotier_policy_attr.attr);
-	if (!err)
-		err = sysfs_create_file(neotier_kobj, &neotier_exclude_attr.attr);
+	for (i = 0; !err && i < ARRAY_SIZE(neotier_rule_table); i++)
+		err = sysfs_create_file(neotier_kobj, &neotier_rule_table[i].attr.attr);
 	for (i = 0; !err && i < ARRAY_SIZE(neotier_knob_table); i++)
 		err = sysfs_create_file(neotier_kobj, &neotier_knob_table[i].attr.attr);
 	for (i = 0; !err && i < NR_NEOTIER_STAT; i++) {
@@ -523,5 +496,5 @@ void neotier_sysfs_exit(void)
 	}
 	kobject_del(neotier_kobj);
 	kobject_put(neotier_kobj);
-	kfree(rcu_dereference_protected(neotier_exclude, true));
+	neotier_rules_free();
 }

@@ -31,7 +31,7 @@ while read -r name; do
 	*) want=none ;;
 	esac
 	mode=$(busybox stat -c %a "$path" 2>/dev/null)
-	if [ "$mode" = "$want" ] && [ -n "$(cat "$path")$(case $name in exclude_cgroups) echo empty ;; esac)" ]; then
+	if [ "$mode" = "$want" ] && [ -n "$(cat "$path")$(case $name in exclude_* | include_*) echo empty ;; esac)" ]; then
 		ok "$name: mode $mode, readable"
 	else
 		not_ok "$name: mode $mode, readable" "described as $want"
@@ -79,7 +79,17 @@ rw p_max_ppm 1000000 1000000 0 1000001
 rw saved_ns 160 160 0 100001
 rw payback_ms 5000 5000 0 60001
 rw exclude_cgroups "1 0x10" "1 16" "1 x" "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17"
-[ "$(cat $sys/exclude_cgroups)" = "" ] && ok "exclude_cgroups: an empty line clears it" || not_ok "exclude_cgroups: an empty line clears it"
+rw include_cgroups "7" "7" "-1" "0x" "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17"
+for name in exclude_pids include_pids; do
+	rw $name "1 $$" "1 $$" 0 x -1 4294967296 2147483648 1-2
+done
+rw exclude_nodes "0 1" "0 1" 65536 x -1 0-1
+for name in exclude_ranges include_ranges; do
+	rw $name "4096-0x1fff 0x3000-0x3fff" "0x1000-0x1fff 0x3000-0x3fff" 5 2-1 1- -1 x-y 0x1000-0x1fff-0x2fff 0-18446744073709551616
+done
+for name in exclude_cgroups include_cgroups exclude_pids include_pids exclude_nodes exclude_ranges include_ranges; do
+	[ "$(cat $sys/$name)" = "" ] && ok "$name: an empty line clears it" || not_ok "$name: an empty line clears it"
+done
 first=$(sed 's/.*\[\(.*\)\].*/\1/' $sys/policy)
 for policy in $(tr -d '[]' < $sys/policy); do
 	echo "$policy" > $sys/policy

@@ -4,15 +4,21 @@
  *
  *	kmod_content mb=<size>|pages=<number> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
- *		     [mlock] [shared] [huge] [back] [enable]
+ *		     [threads=<number>] [policy=<bind|both|prefer|interleave|task|thread>]
+ *		     [mlock] [shared] [huge] [pin] [back] [enable]
  *
  * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.." and returns 0 when every word was as written and
  * `want` was met. Tells kmod_device (KMOD_FEED_PATH, when it is there) which pages are hot. sleep: touch nothing between
- * the fill and the last check. mlock, shared (with a forked child), huge (2 MiB pages): pages that have to stay.
+ * the fill and the last check. mlock, shared (with a forked child), huge (2 MiB pages), pin (registered with io_uring):
+ * pages that have to stay. threads: so many threads share the pages between them. policy: once the pages are filled, what
+ * their owner asks for: bind, prefer and interleave (over nodes 0 and the slow one) for the memory, task for the process,
+ * thread for a second thread of it, all naming the slow node; both binds to node 0 and the slow node.
  * enable: writes 1 to /sys/kernel/neotier/enabled when the memory is ready.
  * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on.
  */
 #include <fcntl.h>
+#include <linux/io_uring.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +27,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 #include "kmod_feed.h"
@@ -29,8 +36,12 @@
 #define HUGE (2UL << 20)
 #define WORDS (PAGE / sizeof(uint64_t))
 #define MPOL_DEFAULT 0
-#define MPOL_BIND 2
 #define MPOL_PREFERRED 1
+#define MPOL_BIND 2
+#define MPOL_INTERLEAVE 3
+#define THREADS_MAX 64
+/* What one io_uring buffer may hold. */
+#define PIN_MAX (1UL << 30)
 
 static uint64_t now_ms(void)
 {
@@ -139,14 +150,108 @@ static void tell(struct kmod_feed *feed, const uint64_t *memory, uint64_t pages,
 	feed->count = n;
 }
 
+static void bind_memory(void *memory, uint64_t bytes, int mode, unsigned long mask)
+{
+	if (syscall(SYS_mbind, memory, bytes, mode, &mask, 64, 0)) {
+		perror("content: mbind");
+		exit(2);
+	}
+}
+
+static void *bound_thread(void *node)
+{
+	policy(MPOL_BIND, *(int *)node);
+	for (;;)
+		pause();
+	return NULL;
+}
+
+static void set_policy(const char *name, void *memory, uint64_t bytes, int node)
+{
+	static int bound;
+	pthread_t thread;
+
+	if (!strcmp(name, "bind")) {
+		bind_memory(memory, bytes, MPOL_BIND, 1UL << node);
+	} else if (!strcmp(name, "both")) {
+		bind_memory(memory, bytes, MPOL_BIND, 1UL << node | 1);
+	} else if (!strcmp(name, "prefer")) {
+		bind_memory(memory, bytes, MPOL_PREFERRED, 1UL << node);
+	} else if (!strcmp(name, "interleave")) {
+		bind_memory(memory, bytes, MPOL_INTERLEAVE, 1UL << node | 1);
+	} else if (!strcmp(name, "task")) {
+		policy(MPOL_BIND, node);
+	} else if (!strcmp(name, "thread")) {
+		bound = node;
+		if (pthread_create(&thread, NULL, bound_thread, &bound)) {
+			fprintf(stderr, "content: no thread\n");
+			exit(2);
+		}
+		usleep(100000);
+	} else {
+		fprintf(stderr, "content: unknown policy %s\n", name);
+		exit(2);
+	}
+}
+
+/* Long-term pins, as a driver or RDMA takes them; they last as long as the process. */
+static void pin_memory(void *memory, uint64_t bytes)
+{
+	struct io_uring_params params = { 0 };
+	struct iovec buffer = { memory, bytes };
+	int ring = syscall(SYS_io_uring_setup, 1, &params);
+
+	if (ring < 0 || bytes > PIN_MAX || syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &buffer, 1)) {
+		perror("content: io_uring");
+		exit(2);
+	}
+}
+
+struct worker {
+	pthread_t thread;
+	uint64_t *memory, *version, pages, errors, checks;
+	uint32_t random;
+	unsigned int first, step;	/* pages first, first + step, ... are this worker's */
+	int read_only;
+	volatile int *stop;
+};
+
+static void work(struct worker *w)
+{
+	uint64_t page, own = (w->pages - w->first + w->step - 1) / w->step;
+	int n;
+
+	for (n = 0; n < 64; n++) {
+		w->random = w->random * 1664525 + 1013904223;
+		page = (w->random >> 8) % own * w->step + w->first;
+		w->errors += check(w->memory, page, w->version[page]);
+		if (!w->read_only)
+			fill(w->memory, page, ++w->version[page]);
+		w->checks++;
+	}
+}
+
+static void *work_thread(void *arg)
+{
+	struct worker *w = arg;
+
+	while (!*w->stop)
+		work(w);
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
+	static struct worker worker[THREADS_MAX];
+	const char *asked = NULL;
+	unsigned long threads = 1, t;
+	volatile int end = 0;
+	int pin = 0;
 	uint64_t mb = 16, seconds = 5, cold = 0, pages = 0, page, errors = 0, checks = 0, moved, start, told, *memory, *version;
 	uint64_t base_pfn = 0x100000, stop = 0;
 	long want = -1;
 	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, fd;
 	struct kmod_feed *feed = NULL;
-	uint32_t random = 1;
 
 	for (n = 1; n < argc; n++) {
 		if (!strncmp(argv[n], "mb=", 3))
@@ -163,6 +268,10 @@ int main(int argc, char **argv)
 			want = atol(argv[n] + 5);
 		else if (!strncmp(argv[n], "stop=", 5))
 			stop = strtoull(argv[n] + 5, NULL, 0);
+		else if (!strncmp(argv[n], "threads=", 8))
+			threads = strtoul(argv[n] + 8, NULL, 0);
+		else if (!strncmp(argv[n], "policy=", 7))
+			asked = argv[n] + 7;
 		else if (!strncmp(argv[n], "base_pfn=", 9))
 			base_pfn = strtoull(argv[n] + 9, NULL, 0);
 		else if (!strcmp(argv[n], "sleep"))
@@ -177,10 +286,16 @@ int main(int argc, char **argv)
 			shared = 1;
 		else if (!strcmp(argv[n], "huge"))
 			huge = 1;
+		else if (!strcmp(argv[n], "pin"))
+			pin = 1;
 		else {
 			fprintf(stderr, "content: unknown argument %s\n", argv[n]);
 			return 2;
 		}
+	}
+	if (threads < 1 || threads > THREADS_MAX) {
+		fprintf(stderr, "content: threads=%lu: 1 to %d\n", threads, THREADS_MAX);
+		return 2;
 	}
 	fd = open(KMOD_FEED_PATH, O_RDWR);
 	if (fd >= 0)
@@ -215,6 +330,10 @@ int main(int argc, char **argv)
 	for (page = 0; page < pages; page++)
 		fill(memory, page, 0);
 	policy(MPOL_DEFAULT, 0);
+	if (asked)
+		set_policy(asked, memory, pages * PAGE, node);
+	if (pin)
+		pin_memory(memory, pages * PAGE);
 	if (locked && mlock(memory, pages * PAGE)) {
 		perror("content: mlock");
 		return 2;
@@ -232,6 +351,15 @@ int main(int argc, char **argv)
 			return 2;
 		}
 		close(fd);
+	}
+	for (t = 0; t < threads; t++) {
+		worker[t] = (struct worker){ .memory = memory, .version = version, .pages = pages, .random = t + 1,
+					     /* A write would give us a page of our own. */
+					     .first = t, .step = threads, .read_only = shared, .stop = &end };
+		if (t && !idle && pthread_create(&worker[t].thread, NULL, work_thread, &worker[t])) {
+			fprintf(stderr, "content: no thread\n");
+			return 2;
+		}
 	}
 	start = now_ms();
 	told = 0;
@@ -256,17 +384,16 @@ int main(int argc, char **argv)
 			usleep(2000);
 			continue;
 		}
-		for (n = 0; n < 64; n++) {
-			random = random * 1664525 + 1013904223;
-			page = (random >> 8) % pages;
-			errors += check(memory, page, version[page]);
-			/* A write would give us a page of our own. */
-			if (!shared)
-				fill(memory, page, ++version[page]);
-			checks++;
-		}
+		work(&worker[0]);
 	} while (now_ms() - start < seconds * 1000);
 	start = now_ms() - start;
+	end = 1;
+	for (t = 0; t < threads; t++) {
+		if (t && !idle)
+			pthread_join(worker[t].thread, NULL);
+		errors += worker[t].errors;
+		checks += worker[t].checks;
+	}
 
 	moved = count_moved(memory, pages, node);
 	if (feed)

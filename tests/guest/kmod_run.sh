@@ -3,10 +3,11 @@
 # Host side: boots a stock kernel in QEMU (TCG) with two NUMA nodes and a plain ivshmem device, runs the kmod_*.sh tests in
 # it with kmod_device as the device, prints their TAP. No emulator of the profiler is involved.
 #   kmod_run.sh <vmlinuz> <neotier.ko> [script ...]
-# ICOUNT=<shift> makes guest time count instructions; NODE0, NODE1: MiB of memory; EXTRA: more QEMU arguments.
+# SMP: vCPUs, 4 unless told; ICOUNT=<shift> makes guest time count instructions; NODE0, NODE1: MiB of memory;
+# EXTRA: more QEMU arguments.
 # Exit: 0 all passed, 1 something failed, 4 cannot run here.
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '3,8s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '3,9s/^# //p' "$0" >&2; exit 2; }
 kernel=$1 module=$2
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +15,7 @@ top=$(cd "$here/../.." && pwd)
 for tool in qemu-system-x86_64 busybox cpio gcc; do
 	command -v "$tool" > /dev/null || { echo "kmod_run: $tool is missing: skipped" >&2; exit 4; }
 done
-node0=${NODE0:-384} node1=${NODE1:-512}
+node0=${NODE0:-384} node1=${NODE1:-512} smp=${SMP:-4}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -55,10 +56,10 @@ time=()
 [ -z "${ICOUNT:-}" ] || time=(-icount "shift=$ICOUNT,sleep=off")
 # iomem=relaxed: else the kernel takes kmod_device's mapping of the BAR away once the driver claims it.
 # max-ram-below-4g equal to node 0 puts node 1 at 4 GiB.
-nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp 1 \
+nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp $smp \
 	-m $((node0 + node1))M -display none -nodefaults -no-reboot -monitor none -serial file:"$work/console" "${time[@]}" \
 	-object memory-backend-ram,id=m0,size=${node0}M -object memory-backend-ram,id=m1,size=${node1}M \
-	-numa node,nodeid=0,memdev=m0,cpus=0 -numa node,nodeid=1,memdev=m1,initiator=0 \
+	-numa node,nodeid=0,memdev=m0,cpus=0-$((smp - 1)) -numa node,nodeid=1,memdev=m1,initiator=0 \
 	-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=90 \
 	-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=100G \
 	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=250 \

@@ -19,6 +19,8 @@ namespace {
 
 constexpr size_t kMostBytes = 4096;
 constexpr uint64_t kNumbers = UINT64_MAX;
+constexpr size_t kMostEntries = 16;
+constexpr const char* kRange = "start-end";
 
 std::optional<uint64_t> number_of(std::string_view text) {
   int base = 10;
@@ -63,6 +65,16 @@ Value value_of(std::string path, const std::string& text, const Knob* knob) {
   return value;
 }
 
+bool is_number(const std::string& text) { return number_of(text).has_value(); }
+
+bool is_range(const std::string& text) {
+  const size_t dash = text.find('-');
+  if (dash == std::string::npos) return false;
+  const auto first = number_of(std::string_view(text).substr(0, dash));
+  const auto last = number_of(std::string_view(text).substr(dash + 1));
+  return first && last && *first <= *last;
+}
+
 std::vector<std::pair<uint64_t, uint64_t>> histogram_of(const std::string& text) {
   std::vector<std::pair<uint64_t, uint64_t>> bins;
   const std::vector<std::string> words = words_of(text);
@@ -93,6 +105,12 @@ const std::vector<Knob>& knobs() {
       {"saved_ns", false, 1, 100000, "ns", "payback: what a request saves on the target node"},
       {"payback_ms", false, 1, 60000, "ms", "payback: a move repays itself within this time"},
       {"exclude_cgroups", false, 0, kNumbers, "", "ids of cgroups whose pages stay where they are"},
+      {"include_cgroups", false, 0, kNumbers, "", "ids of the only cgroups whose pages move; empty: all"},
+      {"exclude_pids", false, 0, kNumbers, "", "processes whose pages stay where they are"},
+      {"include_pids", false, 0, kNumbers, "", "the only processes whose pages move; empty: all"},
+      {"exclude_nodes", false, 0, kNumbers, "", "from and to which nothing moves"},
+      {"exclude_ranges", false, 0, kNumbers, kRange, "physical addresses whose pages stay where they are"},
+      {"include_ranges", false, 0, kNumbers, kRange, "the only physical addresses whose pages move; empty: all"},
       {"threshold", true, 1, UINT32_MAX, "requests", "within an epoch that make a page hot"},
       {"epoch_us", true, 1, UINT32_MAX, "us", "after which counts start again"},
       {"mode", true, 0, 0, "", "when pages are reported"},
@@ -120,10 +138,10 @@ const Knob* find_knob(std::string_view path) {
 std::string expected_value(const Knob& knob, std::string_view value) {
   if (value.size() > 256 || value.find_first_of("\n\r") != std::string_view::npos) return "one line";
   if (knob.max == kNumbers) {
-    const std::vector<std::string> ids = words_of(std::string(value));
-    const bool numbers = ids.size() <= 16 &&
-                         std::all_of(ids.begin(), ids.end(), [](const auto& id) { return number_of(id).has_value(); });
-    return numbers ? "" : "up to 16 numbers";
+    const std::vector<std::string> entries = words_of(std::string(value));
+    const bool ranges = knob.unit == std::string_view(kRange);
+    const bool good = entries.size() <= kMostEntries && std::all_of(entries.begin(), entries.end(), ranges ? is_range : is_number);
+    return good ? "" : fmt::format("up to {} {}", kMostEntries, ranges ? "ranges of addresses, start-end" : "numbers");
   }
   if (*knob.unit == 0) return value.empty() ? "a word" : "";
   const std::optional<uint64_t> number = number_of(value);

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Whose memory a page is, and whether its owner lets it move. A page is found from its PFN, so everything that its owner
+ * said about it (mempolicy, cpuset, mlock) has to be found from there too: the page's anon_vma knows each VMA that may map
+ * it, the VMA its policy and its mm, the mm its process.
+ *
+ * Invariant: no page moves unless each process that may map it was seen to allow that, and the mmap_lock of each is held,
+ * read, from the look until the page is mapped again. mbind(), mlock(), fork(), munmap() need it for writing: they come
+ * before the look, which then obeys them, or find the page where it will be, mapped. set_mempolicy() and the cpuset's files
+ * take no such lock: a page on its way when they are written, one at a time and for some 20 microseconds, moves as if it had
+ * moved before. Where any lock is not to be had at once the page stays.
+ *
+ * Conservative in one way: after fork() a page that one process alone maps may still be looked for in both. The rules of
+ * both hold then.
+ */
+#include <linux/cpuset.h>
+#include <linux/interval_tree_generic.h>
+#include <linux/mempolicy.h>
+#include <linux/mm.h>
+#include <linux/rcupdate.h>
+#include <linux/rmap.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/task.h>
+#include "compat.h"
+#include "neotier.h"
+
+static inline unsigned long neotier_avc_first(struct anon_vma_chain *avc)
+{
+	return avc->vma->vm_pgoff;
+}
+
+static inline unsigned long neotier_avc_last(struct anon_vma_chain *avc)
+{
+	return avc->vma->vm_pgoff + vma_pages(avc->vma) - 1;
+}
+
+/* To read the kernel's own tree only: keys and augmentation are those of mm/interval_tree.c. */
+INTERVAL_TREE_DEFINE(struct anon_vma_chain, rb, unsigned long, rb_subtree_last, neotier_avc_first, neotier_avc_last,
+		     static inline __maybe_unused, neotier_avc)
+
+/*
+ * Interleaving counts as a choice of the slow node: its owner wants the bandwidth of both tiers, and a page that leaves
+ * takes its share of it away. A page that lies on the slow node by no choice (a fall-back, MPOL_LOCAL) may move.
+ */
+static bool neotier_policy_allows(const struct mempolicy *policy, int nid, int target_nid)
+{
+	if (!policy)
+		return true;
+	switch (policy->mode) {
+	case MPOL_DEFAULT:
+	case MPOL_LOCAL:
+		return true;
+	case MPOL_BIND:
+		return node_isset(target_nid, policy->nodes);
+	case MPOL_PREFERRED:
+	case MPOL_PREFERRED_MANY:
+		return node_isset(target_nid, policy->nodes) || !node_isset(nid, policy->nodes);
+	case MPOL_INTERLEAVE:
+	NEOTIER_CASE_WEIGHTED_INTERLEAVE
+		return !node_isset(nid, policy->nodes);
+	default:
+		return false;
+	}
+}
+
+/* All threads: which of them touched the page first is not known. Under RCU. */
+static enum neotier_skip neotier_process_check(const struct neotier_device *dev, struct task_struct *process,
+					       bool by_process_policy)
+{
+	struct task_struct *thread;
+
+	if (!neotier_rules_process(process))
+		return NEOTIER_SKIP_PROCESS;
+	for_each_thread(process, thread) {
+		bool allowed = true;
+
+#ifdef CONFIG_CPUSETS
+		if (!node_isset(dev->target_nid, thread->mems_allowed))
+			return NEOTIER_SKIP_CPUSET;
+#endif
+		if (!by_process_policy || !READ_ONCE(thread->mempolicy))
+			continue;
+		/* The thread may change or free its policy, under this lock. */
+		task_lock(thread);
+		allowed = neotier_policy_allows(thread->mempolicy, dev->nid, dev->target_nid);
+		task_unlock(thread);
+		if (!allowed)
+			return NEOTIER_SKIP_MEMPOLICY;
+	}
+	return NR_NEOTIER_SKIP;
+}
+
+/* Under the mmap_lock of vma->vm_mm. */
+static enum neotier_skip neotier_vma_check(const struct neotier_device *dev, struct vm_area_struct *vma)
+{
+	struct task_struct *process;
+	enum neotier_skip reason;
+
+	if (vma->vm_flags & VM_LOCKED)
+		return NEOTIER_SKIP_UNEVICTABLE;
+	if (vma->vm_policy && !neotier_policy_allows(vma->vm_policy, dev->nid, dev->target_nid))
+		return NEOTIER_SKIP_MEMPOLICY;
+	/* The policy of a shared file may be in force here, and asking for it takes a reference that a module cannot drop. */
+	if (vma->vm_ops && vma->vm_ops->get_policy)
+		return NEOTIER_SKIP_OWNER;
+	rcu_read_lock();
+	process = rcu_dereference(vma->vm_mm->owner);
+	reason = process ? neotier_process_check(dev, process, !vma->vm_policy) : NEOTIER_SKIP_OWNER;
+	rcu_read_unlock();
+	return reason;
+}
+
+void neotier_owner_release(struct neotier_owner *owner)
+{
+	while (owner->nr) {
+		struct mm_struct *mm = owner->mms[--owner->nr];
+
+		mmap_read_unlock(mm);
+		mmdrop(mm);
+	}
+}
+
+static bool neotier_owner_add(struct neotier_owner *owner, struct mm_struct *mm)
+{
+	unsigned int i;
+
+	for (i = 0; i < owner->nr; i++)
+		if (owner->mms[i] == mm)
+			return true;
+	/* Tried only: mmap_lock comes before the anon_vma's lock everywhere else. */
+	if (owner->nr == NEOTIER_OWNERS_MAX || !mmap_read_trylock(mm))
+		return false;
+	mmgrab(mm);
+	owner->mms[owner->nr++] = mm;
+	return true;
+}
+
+/* With the anon_vma's lock held each VMA in its tree stays, and so does its mm. */
+static enum neotier_skip neotier_owner_walk(const struct neotier_device *dev, struct anon_vma *anon_vma, unsigned long index,
+					    struct neotier_owner *owner)
+{
+	enum neotier_skip reason = NEOTIER_SKIP_OWNER;
+	struct anon_vma_chain *avc;
+
+	for (avc = neotier_avc_iter_first(&anon_vma->rb_root, index, index); avc; avc = neotier_avc_iter_next(avc, index, index)) {
+		if (!neotier_owner_add(owner, avc->vma->vm_mm))
+			return NEOTIER_SKIP_OWNER;
+		reason = neotier_vma_check(dev, avc->vma);
+		if (reason != NR_NEOTIER_SKIP)
+			return reason;
+	}
+	return reason;
+}
+
+enum neotier_skip neotier_owner_hold(const struct neotier_device *dev, struct folio *folio, struct neotier_owner *owner)
+{
+	enum neotier_skip reason = NEOTIER_SKIP_OWNER;
+	struct anon_vma *anon_vma, *root;
+
+	owner->nr = 0;
+	/* An anon_vma's memory stays one under RCU, but may be another page's by now: locked, and then looked at again. */
+	rcu_read_lock();
+	anon_vma = neotier_folio_anon_vma(folio);
+	if (!anon_vma || !folio_mapped(folio))
+		goto unlock_rcu;
+	root = READ_ONCE(anon_vma->root);
+	if (!down_read_trylock(&root->rwsem))
+		goto unlock_rcu;
+	if (neotier_folio_anon_vma(folio) != anon_vma || !folio_mapped(folio)) {
+		up_read(&root->rwsem);
+		goto unlock_rcu;
+	}
+	rcu_read_unlock();
+	reason = neotier_owner_walk(dev, anon_vma, folio->index, owner);
+	up_read(&root->rwsem);
+	if (reason != NR_NEOTIER_SKIP)
+		neotier_owner_release(owner);
+	return reason;
+
+unlock_rcu:
+	rcu_read_unlock();
+	return reason;
+}
