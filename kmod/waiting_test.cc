@@ -139,7 +139,8 @@ TEST(Waiting, EachIsCountedOnceAlsoWhenItIsPutBack) {
   EXPECT_EQ(list.uncounted(), Pages{4}) << "a place that is used again counts anew";
 }
 
-// Against a list that is searched: what is taken is never colder, by class, than what stays; nothing is lost or doubled.
+// Against a list that is searched: what is taken is never colder, by class, than what stays; nothing is lost or
+// doubled.
 TEST(Waiting, AgreesWithASearchedListOverRandomOperations) {
   std::mt19937 random(1);
   List list;
@@ -153,12 +154,17 @@ TEST(Waiting, AgreesWithASearchedListOverRandomOperations) {
   };
   for (uint64_t now = 1; now < 60000; now++) {
     switch (random() % 8) {
-      case 0: case 1: case 2: case 3:
+      case 0:
+      case 1:
+      case 2:
+      case 3:
         hot = {now, page++, static_cast<uint16_t>(random() >> (16 + random() % 16)), false};
         model.push_back(hot);
         if (!list.add(hot.page, hot.count, now)) remove(list.dropped.page);
         break;
-      case 4: case 5: case 6:
+      case 4:
+      case 5:
+      case 6:
         if (!neotier_waiting_take(list.waiting.get(), &hot)) {
           ASSERT_TRUE(model.empty());
           break;

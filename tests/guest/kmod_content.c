@@ -14,7 +14,8 @@
  * their owner asks for: bind, prefer and interleave (over nodes 0 and the slow one) for the memory, task for the process,
  * thread for a second thread of it, all naming the slow node; both binds to node 0 and the slow node.
  * enable: writes 1 to /sys/kernel/neotier/enabled when the memory is ready.
- * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on.
+ * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on until so
+ * many have moved again.
  */
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -247,7 +248,7 @@ int main(int argc, char **argv)
 	unsigned long threads = 1, t;
 	volatile int end = 0;
 	int pin = 0;
-	uint64_t mb = 16, seconds = 5, cold = 0, pages = 0, page, errors = 0, checks = 0, moved, start, told, *memory, *version;
+	uint64_t mb = 16, seconds = 5, cold = 0, pages = 0, page, errors = 0, checks = 0, moved, start, told, looked, *memory, *version;
 	uint64_t base_pfn = 0x100000, stop = 0;
 	long want = -1;
 	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, fd;
@@ -363,18 +364,19 @@ int main(int argc, char **argv)
 	}
 	start = now_ms();
 	told = 0;
+	looked = 0;
 	moved = 0;
 	do {
 		if (feed && now_ms() - told > 200) {
 			tell(feed, memory, pages, base_pfn);
 			told = now_ms();
 		}
-		if (stop) {
+		if (stop && now_ms() - looked > 20) {
+			looked = now_ms();
 			moved = count_moved(memory, pages, node);
 			if (moved >= stop && back) {
 				move_back(memory, pages, node);
 				back = 0;
-				stop = 0;
 				told = 0;
 			} else if (moved >= stop) {
 				break;

@@ -70,7 +70,7 @@ knob enabled 1
 
 before=$(stat promoted)
 ns=$(stat promote_ns)
-line=$($content mb=16 seconds=15 want=3900)
+line=$($content mb=16 seconds=180 stop=3900 want=3900)
 status=$?
 echo "# $line"
 moved=$(($(stat promoted) - before))

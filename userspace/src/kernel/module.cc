@@ -140,7 +140,8 @@ std::string expected_value(const Knob& knob, std::string_view value) {
   if (knob.max == kNumbers) {
     const std::vector<std::string> entries = words_of(std::string(value));
     const bool ranges = knob.unit == std::string_view(kRange);
-    const bool good = entries.size() <= kMostEntries && std::all_of(entries.begin(), entries.end(), ranges ? is_range : is_number);
+    const bool good =
+        entries.size() <= kMostEntries && std::all_of(entries.begin(), entries.end(), ranges ? is_range : is_number);
     return good ? "" : fmt::format("up to {} {}", kMostEntries, ranges ? "ranges of addresses, start-end" : "numbers");
   }
   if (*knob.unit == 0) return value.empty() ? "a word" : "";
