@@ -5,10 +5,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 JOBS ?= $(shell nproc)
 
-.PHONY: help bootstrap build run test lint bench synth clean
+.PHONY: help bootstrap build run test test-all lint bench synth clean
 
 help: ## what this prints
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 bootstrap: ## install what is missing (root), unpack the guest kernels
 	@scripts/bootstrap
@@ -25,6 +25,9 @@ run: build ## the main job: GUPS on the emulated CXL server under every policy, 
 test: build ## all tests; ends with 'N passed, N failed, N skipped'
 	@scripts/test
 
+test-all: build ## every suite there is, for hours; goes on where it was interrupted; figures in out/test-all-<date>.json
+	@scripts/test --all
+
 lint: build ## all static checks
 	@scripts/lint
 
@@ -34,5 +37,5 @@ bench: build ## speed of the simulation and of the RTL
 synth: bootstrap ## size of the RTL on an FPGA, by Yosys (an estimate)
 	@fpga/synth
 
-clean: ## remove what was built; keeps the unpacked guest kernels
-	@rm -rf build/release build/asan build/tsan build/bin build/kmod build/kmod-6.1 build/cmake.log out
+clean: ## remove what was built; keeps the guest kernels, unpacked or built
+	@rm -rf build/release build/asan build/tsan build/bin build/kmod build/kmod-6.1 build/kmod-newest build/cmake.log out

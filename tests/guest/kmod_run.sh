@@ -4,7 +4,7 @@
 # it with kmod_device as the device, prints their TAP. No emulator of the profiler is involved.
 #   kmod_run.sh <vmlinuz> <neotier.ko> [script ...]
 # SMP: vCPUs, 4 unless told; ICOUNT=<shift> makes guest time count instructions; NODE0, NODE1: MiB of memory;
-# EXTRA: more QEMU arguments.
+# EXTRA: more QEMU arguments. GUEST_ENV: settings for the scripts, NAME=value.
 # Exit: 0 all passed, 1 something failed, 4 cannot run here.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '3,9s/^# //p' "$0" >&2; exit 2; }
@@ -39,7 +39,7 @@ mount -t tmpfs tmp /tmp
 mount -t tracefs tracefs /sys/kernel/tracing
 # madvise: figures are for small pages, and one test asks for huge ones
 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
-export NEOTIER_FAKE=1 NEOTIER_SIZE=$((node1 << 20))
+export NEOTIER_FAKE=1 NEOTIER_SIZE=$((node1 << 20)) ${GUEST_ENV:-}
 cd /test
 for script in $*; do
 	echo "== \$script"
