@@ -82,11 +82,11 @@ static int neotier_map(struct neotier_device *dev)
 		NEOTIER_REFUSE(dev, "BAR %d is no memory of at least %u bytes", NEOTIER_BAR, NEOPROF_SIZE);
 		return -ENODEV;
 	}
-	err = pci_request_region(pdev, NEOTIER_BAR, KBUILD_MODNAME);
-	if (err) {
-		dev_err(&pdev->dev, "BAR %d is in use (%d): unbind whatever has it, then bind the device again\n",
-			NEOTIER_BAR, err);
-		return err;
+	/* Not pci_request_region(): whether unbinding gives it back depends on the kernel. */
+	if (!devm_request_mem_region(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR),
+				     pci_resource_len(pdev, NEOTIER_BAR), KBUILD_MODNAME)) {
+		dev_err(&pdev->dev, "BAR %d is in use: unbind whatever has it, then bind the device again\n", NEOTIER_BAR);
+		return -EBUSY;
 	}
 	dev->regs = devm_ioremap(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR), NEOPROF_SIZE);
 	return dev->regs ? 0 : -ENOMEM;
