@@ -107,7 +107,7 @@
 #define NEOPROF_CAP3_HOTLIST_OFFSET_MASK 0xffffffffffffffffULL
 #define NEOPROF_CAP3_HOTLIST_OFFSET_RESET 0xa0ULL
 
-/* Instance configuration 0. Takes effect on requests accepted after the write; no history is lost by a change of threshold or type. */
+/* Instance configuration 0. Takes effect on requests accepted after the write, which is answered once those before it have had all their effects; no history is lost by a change of threshold or type. */
 #define NEOPROF_CFG0_OFFSET 0x0050
 #define NEOPROF_CFG0_INIT 0xffffffff00000006ULL
 #define NEOPROF_CFG0_TRACK_SHIFT 0
@@ -158,7 +158,7 @@
 #define NEOPROF_CFG2_FILL_LEVEL_MASK 0xffffULL
 #define NEOPROF_CFG2_FILL_LEVEL_RESET 0x800ULL
 
-/* Instance status. */
+/* Instance status. An interrupt message (MSI) is sent when the interrupt of FILL or of OVERFLOW rises, and again when HEAD was moved, or OVERFLOW acknowledged, and it stands all the same. */
 #define NEOPROF_STATUS_OFFSET 0x0070
 #define NEOPROF_STATUS_INIT 0x1000000000ULL
 #define NEOPROF_STATUS_ENABLED_SHIFT 0
@@ -210,13 +210,13 @@
 
 /* NeoProf vendor block: identity. */
 #define NEOPROF_ID_OFFSET 0x9000
-#define NEOPROF_ID_INIT 0x1014652504eULL
+#define NEOPROF_ID_INIT 0x1024652504eULL
 #define NEOPROF_ID_MAGIC_SHIFT 0
 #define NEOPROF_ID_MAGIC_MASK 0xffffffffULL
 #define NEOPROF_ID_MAGIC_RESET 0x4652504eULL
 #define NEOPROF_ID_VERSION_SHIFT 32
 #define NEOPROF_ID_VERSION_MASK 0xffff00000000ULL
-#define NEOPROF_ID_VERSION_RESET 0x101ULL
+#define NEOPROF_ID_VERSION_RESET 0x102ULL
 
 /* What counts. */
 #define NEOPROF_TRACKER_OFFSET 0x9008
@@ -349,7 +349,7 @@
 #define NEOPROF_LOST_RING_COUNT_MASK 0xffffffffffffffffULL
 #define NEOPROF_LOST_RING_COUNT_RESET 0x0ULL
 
-/* Loss: hot units that did not fit into the hot filter, counted when the estimate reached the threshold and at each power of two above. In epoch mode they were not reported; in always-on mode they were, each time they were counted. */
+/* Loss: units whose estimate was at or over the threshold and that did not fit the hot filter, once an epoch each. In epoch mode they were not reported; in always-on mode they were, each time they were counted. A table of TRACKER.CANDIDATES / 4 entries remembers which were counted; a unit that finds another one in its entry is counted when its estimate reaches the threshold and each time that is a power of two. */
 #define NEOPROF_LOST_CANDIDATES_OFFSET 0x9090
 #define NEOPROF_LOST_CANDIDATES_INIT 0x0ULL
 #define NEOPROF_LOST_CANDIDATES_COUNT_SHIFT 0

@@ -94,8 +94,6 @@ class BarDevice final : public neoprof::RingObserver {
         if (word + b >= offset && word + b < offset + bytes) strobe |= static_cast<uint8_t>(1u << b);
       }
       device_->write(word, data, strobe);
-      // The line is a level and a message is an edge: an acknowledgement that leaves a cause standing is an edge again.
-      if (word == NEOPROF_STATUS_OFFSET) line_ = false;
       if (word == NEOPROF_CTRL_OFFSET || (word == NEOPROF_CFG0_OFFSET && (data & NEOPROF_CFG0_RESET_MASK))) {
         mirror_all();
       } else {
@@ -114,7 +112,7 @@ class BarDevice final : public neoprof::RingObserver {
     enabled_ = (status & NEOPROF_STATUS_ENABLED_MASK) != 0;
     store64(NEOPROF_STATUS_OFFSET, status);
     store64(NEOPROF_RING_OFFSET, ring);
-    raise_interrupt();
+    pass_messages();
   }
 
   // RingObserver; in the thread that clocks the device.
@@ -127,14 +125,14 @@ class BarDevice final : public neoprof::RingObserver {
  private:
   void store64(uint32_t offset, uint64_t value) { std::memcpy(bar_ + offset, &value, 8); }
 
-  void raise_interrupt() {
-    const bool line = device_->irq();
-    if (line && !line_ && irq_fd_ >= 0) {
+  void pass_messages() {
+    const uint64_t sent = device_->messages();
+    if (sent != passed_ && irq_fd_ >= 0) {
       const uint64_t one = 1;
       // Cannot fail but when 2^64 - 1 messages wait: one that is not sent is then no loss.
       [[maybe_unused]] const ssize_t written = write(irq_fd_, &one, sizeof one);
     }
-    line_ = line;
+    passed_ = sent;
   }
 
   void mirror_word(uint32_t offset) {
@@ -164,7 +162,7 @@ class BarDevice final : public neoprof::RingObserver {
   bool enabled_ = false;
   bool keep_reports_ = false;
   std::vector<uint64_t> reports_;
-  bool line_ = false;  // the interrupt line as last seen
+  uint64_t passed_ = 0;  // of the device's messages
 };
 
 }  // namespace neotier::hil

@@ -20,8 +20,6 @@ constexpr int kReadClocksBefore = 2;
 constexpr int kReadClocksAfter = 2;
 constexpr int kHistogramReadClocks = 2;
 
-constexpr uint32_t kHotHashRow = 15;
-constexpr uint32_t kUnitBits = 24;  // 4 KiB units in what the range bitmap covers
 constexpr uint32_t kLfsrSeed = 0x5eed1234U;
 constexpr uint32_t kLfsrTaps = 0xa3000000U;
 constexpr uint64_t kUpdatesMax = 0xffffffffU;
@@ -63,29 +61,40 @@ bool power_of_two(uint32_t n) { return std::has_single_bit(n); }
 Model::Model(const ModelParams& params, const Straps& straps)
     : params_(params),
       straps_(straps),
+      log2_width_(straps.log2_width >= params.min_log2_width && straps.log2_width <= params.log2_width
+                      ? straps.log2_width
+                      : params.log2_width),
       count_max_((1ULL << params.counter_bits) - 1),
       cfg0_(NEOPROF_CFG0_INIT & kCfg0Writable),
       cfg1_(NEOPROF_CFG1_INIT),
       cfg2_(NEOPROF_CFG2_INIT) {
   const bool good = params.channels >= 1 && params.channels <= 8 && params.rows >= 1 && params.rows <= 8 &&
-                    params.log2_width >= 6 && params.log2_width <= kUnitBits && params.counter_bits >= 2 &&
-                    params.counter_bits <= 16 && params.hot_entries >= 8 && power_of_two(params.hot_entries) &&
-                    params.tap_depth >= 2 && power_of_two(params.tap_depth) && params.tag_bits >= 2 &&
-                    params.tag_bits <= 16;
+                    params.min_log2_width >= 6 && params.min_log2_width <= params.log2_width &&
+                    params.log2_width <= kHashMaxWidth && params.hash_seeds >= 1 && params.hash_seeds <= kHashSeeds &&
+                    straps.hash_seed < kHashSeeds && params.counter_bits >= 2 && params.counter_bits <= 16 &&
+                    params.hot_entries >= 8 && power_of_two(params.hot_entries) && params.tap_depth >= 2 &&
+                    power_of_two(params.tap_depth) && params.tag_bits >= 2 && params.tag_bits <= 16;
   if (!good) {
     throw std::invalid_argument("neoprof model: a parameter is out of its range");
   }
   queues_.resize(params.channels);
-  rows_.assign(params.rows, std::vector<Counter>(size_t{1} << params.log2_width));
+  rows_.assign(params.rows, std::vector<Counter>(size_t{1} << log2_width_));
   set_units_.resize(params.hot_entries / kWays);
+  lost_units_.resize(params.hot_entries / kWays);
+  const uint32_t seed = params.hash_seeds > 1 ? straps.hash_seed : 0;
+  const auto set_bits = static_cast<uint32_t>(std::countr_zero(params.hot_entries / kWays));
+  for (uint32_t row = 0; row < kHashRows; ++row) {
+    const uint32_t width = row < kLostHashRow ? log2_width_ : set_bits;
+    for (uint32_t byte = 0; byte < 3; ++byte) {
+      for (uint32_t value = 0; value < 256; ++value) {
+        hashes_[row][byte][value] = hash_index(seed, width, row, uint64_t{value} << (8 * byte));
+      }
+    }
+  }
   reset();
 }
 
 void Model::reset() {
-  for (auto& queue : queues_) {
-    queue.clear();
-  }
-  next_channel_ = 0;
   sample_count_ = 0;
   sample_lfsr_ = kLfsrSeed;
   for (auto& row : rows_) {
@@ -98,9 +107,11 @@ void Model::reset() {
     set.clear();
   }
   hot_list_.clear();
+  std::fill(lost_units_.begin(), lost_units_.end(), std::nullopt);
+  lost_any_ = false;
   epoch_elapsed_ = epoch_length_ = 0;
   head_ = tail_ = 0;
-  overflow_ = fill_ = false;
+  overflow_ = false;
   reports_.clear();
   live_ = Counts{};
   snapshot_ = Counts{};
@@ -118,21 +129,13 @@ uint64_t Model::epoch_ticks() const {
 }
 
 uint32_t Model::index(uint32_t row, uint64_t unit) const {
-  static const auto kSeeds = [] {
-    std::array<std::array<uint32_t, kUnitBits>, kHotHashRow + 1> seeds{};
-    for (uint32_t r = 0; r < seeds.size(); ++r) {
-      for (uint32_t bit = 0; bit < kUnitBits; ++bit) {
-        seeds[r][bit] = h3_seed(r, bit);
-      }
-    }
-    return seeds;
-  }();
-  uint32_t hash = 0;
-  for (uint64_t rest = unit; rest != 0; rest &= rest - 1) {
-    hash ^= kSeeds[row][static_cast<size_t>(std::countr_zero(rest))];
-  }
-  const uint32_t size = row == kHotHashRow ? params_.hot_entries / kWays : 1U << params_.log2_width;
-  return hash & (size - 1);
+  const auto& table = hashes_[row];
+  return table[0][unit & 0xff] ^ table[1][(unit >> 8) & 0xff] ^ table[2][(unit >> 16) & 0xff];
+}
+
+uint64_t Model::scrub_entries() const {
+  const uint64_t tags = (1ULL << params_.tag_bits) - 2;
+  return ((1ULL << log2_width_) + tags - 1) / tags;
 }
 
 uint64_t Model::value(const Counter& counter) const {
@@ -207,8 +210,7 @@ void Model::candidate(uint64_t unit, uint64_t before, uint64_t after) {
     return;
   }
   if (set.size() == kWays) {
-    // Its next chances come when the estimate doubles: otherwise each of its requests would fill the ring.
-    if (before >= threshold() && !std::has_single_bit(after)) {
+    if (is_lost_again(unit, before, after)) {
       return;
     }
     ++live_.lost_candidates;
@@ -219,6 +221,19 @@ void Model::candidate(uint64_t unit, uint64_t before, uint64_t after) {
   if (field(cfg1_, NEOPROF_CFG1_MODE_MASK, NEOPROF_CFG1_MODE_SHIFT) != 0) {
     reports_.push_back({now_ + kReportClocks, unit << NEOPROF_HOTLIST_UNIT_SHIFT | after});
   }
+}
+
+// Whether a unit that does not fit the hot filter has been counted as lost in this epoch already. The table of lost
+// units has one name an index; those that find another's there have their chances when they reach the threshold and at
+// powers of two.
+bool Model::is_lost_again(uint64_t unit, uint64_t before, uint64_t after) {
+  auto& name = lost_units_[index(kLostHashRow, unit)];
+  if (!name) {
+    name = unit;
+    lost_any_ = true;
+    return false;
+  }
+  return *name == unit || (before >= threshold() && !std::has_single_bit(after));
 }
 
 void Model::end_epoch() {
@@ -237,8 +252,8 @@ void Model::end_epoch() {
   ++live_.epochs;
   live_.occupancy = epoch_updates_ << NEOPROF_OCCUPANCY_UPDATES_SHIFT | epoch_units_;
   // e in 16 fraction bits, rounded up, so that the bound is never too small.
-  const uint64_t width_bits = 16 + params_.log2_width;
-  live_.error = (mass_ * 178146 + (1ULL << width_bits) - 1) >> width_bits;
+  const uint64_t width_bits = 16 + log2_width_;
+  live_.error = mass_ == kUpdatesMax ? kUpdatesMax : (mass_ * 178146 + (1ULL << width_bits) - 1) >> width_bits;
   live_.hot = listed;
   for (uint32_t bin = 0; bin < kBins; ++bin) {
     live_.histogram[bin] = entered_[bin] > left_[bin] ? entered_[bin] - left_[bin] : 0;
@@ -256,9 +271,10 @@ void Model::end_epoch() {
   hot_list_.clear();
 
   const uint64_t latched = report && listed > 0 ? begin + 11 + listed : begin + 3 + listed;
-  const uint64_t tags = (1ULL << params_.tag_bits) - 2;
-  const uint64_t scrubbed = ((1ULL << params_.log2_width) + tags - 1) / tags;
-  serves_from_ = std::max(latched + scrubbed + kSweepClocks, latched + kBins + 1) + 1;
+  const uint64_t forgotten = lost_any_ ? params_.hot_entries / kWays + 1 : 0;
+  std::fill(lost_units_.begin(), lost_units_.end(), std::nullopt);
+  lost_any_ = false;
+  serves_from_ = latched + std::max({scrub_entries() + kSweepClocks, uint64_t{kBins} + 1, forgotten}) + 1;
 }
 
 void Model::publish(uint64_t entry) {
@@ -272,8 +288,6 @@ void Model::publish(uint64_t entry) {
   ring_[at] = entry;
   tail_ = next;
   ++live_.reported;
-  const uint64_t level = (tail_ + kRingEntries - head_) % kRingEntries;
-  fill_ = fill_ || level == std::max<uint64_t>(1, cfg2_);
   if (observer_ != nullptr) {
     observer_->on_ring_entry(at, entry);
   }
@@ -329,6 +343,9 @@ void Model::step(const Request* requests, bool tick) {
     }
   }
   ++now_;
+  const auto standing = causes();
+  messages_ += (standing[0] && !told_[0]) || (standing[1] && !told_[1]);
+  told_ = standing;
 }
 
 bool Model::idle() const {
@@ -367,7 +384,7 @@ void Model::write(uint32_t offset, uint64_t data, uint8_t strobe) {
       cfg0_ = merge(cfg0_, data, strobe, kCfg0Writable);
       if (writes_bit(NEOPROF_CFG0_RESET_MASK)) {
         reset();
-        const uint64_t tracker = (uint64_t{1} << params_.log2_width) + kSweepClocks;
+        const uint64_t tracker = scrub_entries() + kSweepClocks;
         const uint64_t hot_filter = params_.hot_entries / kWays + 1;
         const uint64_t histogram = 4 * kBins + 1;
         serves_from_ = now_ + std::max({tracker, hot_filter, histogram}) + 1;
@@ -380,11 +397,18 @@ void Model::write(uint32_t offset, uint64_t data, uint8_t strobe) {
       cfg2_ = merge(cfg2_, data, strobe, NEOPROF_CFG2_FILL_LEVEL_MASK);
       break;
     case NEOPROF_STATUS_OFFSET:
-      overflow_ = overflow_ && !writes_bit(NEOPROF_STATUS_OVERFLOW_MASK);
-      fill_ = fill_ && !writes_bit(NEOPROF_STATUS_FILL_MASK);
+      if (writes_bit(NEOPROF_STATUS_OVERFLOW_MASK)) {
+        overflow_ = told_[1] = false;
+      }
       break;
     case NEOPROF_RING_OFFSET:
-      head_ = static_cast<uint32_t>(merge(head_, data, strobe, NEOPROF_RING_HEAD_MASK)) % kRingEntries;
+      // The host has read: if that was not enough, it is told again.
+      if (const uint32_t head =
+              static_cast<uint32_t>(merge(head_, data, strobe, NEOPROF_RING_HEAD_MASK)) % kRingEntries;
+          head != head_) {
+        head_ = head;
+        told_[0] = false;
+      }
       break;
     case NEOPROF_DECAY_OFFSET:
       decay_ = merge(decay_, data, strobe, NEOPROF_DECAY_SHIFT_MASK);
@@ -444,7 +468,7 @@ uint64_t Model::read(uint32_t offset) {
         return NEOPROF_ID_INIT;
       case NEOPROF_TRACKER_OFFSET:
         return NEOPROF_TRACKER_KIND_RESET | uint64_t{params_.rows} << NEOPROF_TRACKER_ROWS_SHIFT |
-               uint64_t{params_.log2_width} << NEOPROF_TRACKER_LOG2_WIDTH_SHIFT |
+               uint64_t{log2_width_} << NEOPROF_TRACKER_LOG2_WIDTH_SHIFT |
                uint64_t{params_.counter_bits} << NEOPROF_TRACKER_COUNTER_BITS_SHIFT |
                uint64_t{params_.hot_entries} << NEOPROF_TRACKER_CANDIDATES_SHIFT;
       case NEOPROF_HPA_BASE_OFFSET:
@@ -511,16 +535,22 @@ uint64_t Model::read(uint32_t offset) {
 uint64_t Model::status() const {
   const bool enabled = (cfg0_ & NEOPROF_CFG0_ENABLE_MASK) != 0;
   return uint64_t{enabled} | NEOPROF_STATUS_INIT | uint64_t{overflow_} << NEOPROF_STATUS_OVERFLOW_SHIFT |
-         uint64_t{fill_} << NEOPROF_STATUS_FILL_SHIFT;
+         uint64_t{level() >= std::max<uint64_t>(1, cfg2_)} << NEOPROF_STATUS_FILL_SHIFT;
 }
 
 uint64_t Model::ring() const {
   return uint64_t{head_} << NEOPROF_RING_HEAD_SHIFT | uint64_t{tail_} << NEOPROF_RING_TAIL_SHIFT;
 }
 
+// Fill level, overflow.
+std::array<bool, 2> Model::causes() const {
+  return {level() >= std::max<uint64_t>(1, cfg2_) && (cfg0_ & NEOPROF_CFG0_FILL_IRQ_EN_MASK),
+          overflow_ && (cfg0_ & NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK)};
+}
+
 bool Model::irq() const {
-  return (overflow_ && (cfg0_ & NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK)) ||
-         (fill_ && (cfg0_ & NEOPROF_CFG0_FILL_IRQ_EN_MASK));
+  const auto standing = causes();
+  return standing[0] || standing[1];
 }
 
 std::unique_ptr<Device> make_model_device(const Straps& straps) {

@@ -18,18 +18,22 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "neoprof_device.h"
+#include "neoprof_hash.h"
 
 namespace neoprof {
 
-// The RTL's parameters, same names and defaults. All counts but `rows` and `channels` that are sizes of memories are
-// powers of two.
+// The RTL's parameters, same names; defaults as hw/CMakeLists.txt builds the device that users of it get. All counts
+// but `rows` and `channels` that are sizes of memories are powers of two.
 struct ModelParams {
   uint32_t channels = 1;        // 1 to 8
   uint32_t rows = 2;            // 1 to 8
   uint32_t log2_width = 19;     // counters in a row, log2; 6 to 24
+  uint32_t min_log2_width = 6;  // the least that Straps::log2_width may choose; 6 to log2_width
+  uint32_t hash_seeds = 4;      // that Straps::hash_seed may choose from; 1 to 4
   uint32_t counter_bits = 16;   // 2 to 16
   uint32_t hot_entries = 4096;  // units the hot filter holds; at least 8
   uint32_t tap_depth = 8192;    // requests a channel's queue holds; at least 2
@@ -43,14 +47,16 @@ struct Request {
   uint64_t dpa = 0;  // bytes
 };
 
-// Seed `bit` of hash row `row`: the same numbers as function `seed` of hw/rtl/neoprof_h3.sv. The low bits are used.
-constexpr uint32_t h3_seed(uint32_t row, uint32_t bit) {
-  uint32_t x = row * 64 + bit + 1;
-  for (int round = 0; round < 3; ++round) {
-    x *= 0x9e3779b1U;
-    x ^= x >> 15;
+// The index, of `width` bits, that function `row` of family `seed` gives `key`: the remainder of a division of
+// polynomials over GF(2). Long division; a Model has it in tables.
+constexpr uint32_t hash_index(uint32_t seed, uint32_t width, uint32_t row, uint64_t key) {
+  const uint64_t polynomial = kHashPolynomials[seed][width][row];
+  for (int bit = 63; bit >= static_cast<int>(width); --bit) {
+    if ((key >> bit) & 1) {
+      key ^= polynomial << (static_cast<uint32_t>(bit) - width);
+    }
   }
-  return x;
+  return static_cast<uint32_t>(key);
 }
 
 class Model final : public Device {
@@ -70,6 +76,7 @@ class Model final : public Device {
   [[nodiscard]] uint64_t status() const override;
   [[nodiscard]] uint64_t ring() const override;
   [[nodiscard]] bool irq() const override;
+  [[nodiscard]] uint64_t messages() const override { return messages_; }
   [[nodiscard]] uint64_t cycles() const override { return now_; }
   void set_observer(RingObserver* observer) override { observer_ = observer; }
 
@@ -99,11 +106,15 @@ class Model final : public Device {
 
   void request_at_tracker(const Queued& request);
   void candidate(uint64_t unit, uint64_t before, uint64_t after);
+  [[nodiscard]] bool is_lost_again(uint64_t unit, uint64_t before, uint64_t after);
+  [[nodiscard]] std::array<bool, 2> causes() const;
+  [[nodiscard]] uint64_t level() const { return (tail_ + kRingEntries - head_) % kRingEntries; }
   void end_epoch();
   void publish(uint64_t entry);
   void reset();
   [[nodiscard]] bool passes_sampling();
   [[nodiscard]] uint32_t index(uint32_t row, uint64_t unit) const;
+  [[nodiscard]] uint64_t scrub_entries() const;
   [[nodiscard]] uint64_t value(const Counter& counter) const;
   [[nodiscard]] uint64_t estimate(uint64_t unit) const;
   [[nodiscard]] uint64_t threshold() const;
@@ -111,6 +122,7 @@ class Model final : public Device {
 
   const ModelParams params_;
   const Straps straps_;
+  const uint32_t log2_width_;  // in force
   const uint64_t count_max_;
   RingObserver* observer_ = nullptr;
 
@@ -128,6 +140,8 @@ class Model final : public Device {
   uint32_t sample_count_ = 0;
   uint32_t sample_lfsr_ = 0;
 
+  // The hash functions in use, tracker's rows first, then kLostHashRow and kHotHashRow, by the key's bytes.
+  std::array<std::array<std::array<uint32_t, 256>, 3>, kHashRows> hashes_{};
   std::vector<std::vector<Counter>> rows_;
   uint64_t faded_ = 0;
   uint64_t mass_ = 0;  // what the counters of a row add up to
@@ -135,15 +149,19 @@ class Model final : public Device {
   uint64_t epoch_units_ = 0;
   std::array<uint32_t, kBins> entered_{}, left_{};
 
-  std::vector<std::vector<uint64_t>> set_units_;  // the hot filter, set by set
-  std::vector<uint64_t> hot_list_;                // in order of insertion
+  std::vector<std::vector<uint64_t>> set_units_;     // the hot filter, set by set
+  std::vector<std::optional<uint64_t>> lost_units_;  // of this epoch; at most one an index
+  bool lost_any_ = false;
+  std::vector<uint64_t> hot_list_;  // in order of insertion
 
   uint64_t epoch_elapsed_ = 0;
   uint64_t epoch_length_ = 0;
 
   std::array<uint64_t, kRingEntries> ring_{};
   uint32_t head_ = 0, tail_ = 0;
-  bool overflow_ = false, fill_ = false;
+  bool overflow_ = false;
+  std::array<bool, 2> told_{};  // causes of which the host has been sent a message
+  uint64_t messages_ = 0;
   std::deque<Report> reports_;  // on their way to the ring
 
   Counts live_, snapshot_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
-// One row of the count-min sketch: 2^Log2Width entries of {epoch tag, counter} in block RAM. The stages, each a clock:
+// One row of the count-min sketch: up to 2^Log2Width entries of {epoch tag, counter} in block RAM. The stages, each a clock:
 //   1 hash   2 read the entry   3 look its tag up   4 fade the counter   5 forward, add, write
 // An entry keeps the tag of the epoch in which it was last written. A second, small RAM says for each tag how far time
 // had faded counters then, in bits of right shift; the difference to now is the shift due. So an epoch's end touches no
@@ -9,12 +9,16 @@ module neoprof_cm_row #(
   parameter int unsigned Row = 0,
   parameter int unsigned KeyBits = 24,
   parameter int unsigned Log2Width = 19,
+  parameter int unsigned MinLog2Width = Log2Width,
+  parameter int unsigned HashSeeds = 1,
   parameter int unsigned CounterBits = 16,
   parameter int unsigned EpochTagBits = 8,
   localparam int unsigned FadedBits = EpochTagBits + 5
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
+  input  logic [4:0]              log2_width_i,
+  input  logic [1:0]              hash_seed_i,
   // Stage enables, from the sketch
   input  logic                    s1_valid_i,
   input  logic                    s2_valid_i,
@@ -49,9 +53,14 @@ module neoprof_cm_row #(
   neoprof_h3 #(
     .Row     (Row),
     .KeyBits (KeyBits),
-    .HashBits(Log2Width)
+    .HashBits(Log2Width),
+    .MinBits (MinLog2Width),
+    .Seeds   (HashSeeds)
   ) u_h3 (
     .clk_i,
+    .rst_ni,
+    .log2_width_i,
+    .hash_seed_i,
     .en_i  (s1_valid_i),
     .key_i (s1_key_i),
     .hash_o(s2_hash)

@@ -6,7 +6,7 @@
 //   Flush   until the last lookup is through
 //   Latch   one clock: statistics are latched, the tracker's epoch ends
 //   Settle  until tracker, hot filter and histogram have finished their maintenance; then Run
-// A reset goes to Settle at once; clear_o is 1 until it is done.
+// A reset goes to Settle at once; resetting_o is 1 until it is done. Requests wait in the tap's queue meanwhile.
 //
 // Requests that wait in the tap's queue at an epoch's end belong to the next epoch. An epoch does not end while the end of
 // the one before is still being worked on: it takes more ticks. With real 100 us ticks that cannot happen.
@@ -19,7 +19,6 @@ module neoprof_epoch (
   input  logic [11:0] mult_i,    // as CFG1.EPOCH_MULT
   // Commands
   input  logic        reset_i,   // one clock, only while quiet_o is 1
-  input  logic        hold_i,    // do not serve the tracker
   // State of the boxes
   input  logic        pipe_busy_i,         // a request in flight, or maintenance, in tracker or hot filter
   input  logic        histogram_busy_i,
@@ -28,8 +27,8 @@ module neoprof_epoch (
   output logic        serve_o,
   output logic        walk_o,
   output logic        latch_o,
-  output logic        clear_o,
   // State
+  output logic        resetting_o,
   output logic        quiet_o,   // nothing in flight, no epoch end or reset going on
   output logic        counted_tick_o
 );
@@ -42,16 +41,16 @@ module neoprof_epoch (
   } state_e;
 
   state_e state_q;
-  logic pending_q, clear_q;
+  logic pending_q, resetting_q;
   logic [31:0] elapsed_q;
   logic [25:0] length_q, length;
 
-  assign serve_o = state_q == StRun && !pending_q && !hold_i;
+  assign serve_o = state_q == StRun && !pending_q;
   assign walk_o = state_q == StWalk;
   assign latch_o = state_q == StLatch;
-  assign clear_o = clear_q;
+  assign resetting_o = resetting_q;
   assign quiet_o = state_q == StRun && !pending_q && !pipe_busy_i;
-  assign counted_tick_o = tick_i & enable_i & ~clear_q;
+  assign counted_tick_o = tick_i & enable_i;
 
   logic [13:0] scale;
   logic [11:0] mult;
@@ -72,11 +71,11 @@ module neoprof_epoch (
     if (!rst_ni) begin
       state_q <= StSettle;
       pending_q <= 1'b0;
-      clear_q <= 1'b1;
+      resetting_q <= 1'b1;
       elapsed_q <= '0;
       length_q <= '0;
     end else begin
-      if (clear_q) elapsed_q <= '0;
+      if (reset_i) elapsed_q <= '0;
       else if (counted_tick_o) begin
         length_q <= length;
         if (elapsed_q + 1 >= {6'd0, length} && state_q == StRun && !pending_q) begin
@@ -90,7 +89,7 @@ module neoprof_epoch (
         StRun:
         if (reset_i) begin
           state_q <= StSettle;
-          clear_q <= 1'b1;
+          resetting_q <= 1'b1;
           pending_q <= 1'b0;
         end else if (pending_q && !pipe_busy_i) begin
           state_q <= StWalk;
@@ -102,7 +101,7 @@ module neoprof_epoch (
         default:
         if (!pipe_busy_i && !histogram_busy_i) begin
           state_q <= StRun;
-          clear_q <= 1'b0;
+          resetting_q <= 1'b0;
         end
       endcase
     end

@@ -7,18 +7,21 @@ module neoprof_fifo #(
 ) (
   input  logic             clk_i,
   input  logic             rst_ni,
-  input  logic             clear_i,  // drops all elements
   input  logic             push_i,
   input  logic [Width-1:0] data_i,
   output logic             full_o,
   input  logic             pop_i,
   output logic             valid_o,
-  output logic [Width-1:0] data_o
+  output logic [Width-1:0] data_o,
+  // A mark: what has been pushed by the end of this clock lies before it. marked_o: of that, something is left. It means
+  // nothing once an element from behind the mark has been popped.
+  input  logic             mark_i,
+  output logic             marked_o
 );
   localparam int unsigned AddrBits = $clog2(Depth);
 
   logic [Width-1:0] mem [Depth];
-  logic [AddrBits:0] wptr_q, rptr_q, rptr_d;
+  logic [AddrBits:0] wptr_q, rptr_q, rptr_d, mark_q;
   logic [Width-1:0] ram_q, bypass_q;
   logic bypass_sel_q;
   logic push, pop;
@@ -29,6 +32,7 @@ module neoprof_fifo #(
   assign push = push_i & ~full_o;
   assign pop = pop_i & valid_o;
   assign rptr_d = rptr_q + {{AddrBits{1'b0}}, pop};
+  assign marked_o = mark_q != rptr_q;
 
   // The RAM is read one clock ahead, at the address that will be the head. What is written there in the same clock
   // would not be seen yet: it takes the bypass.
@@ -45,13 +49,14 @@ module neoprof_fifo #(
       wptr_q <= '0;
       rptr_q <= '0;
       bypass_sel_q <= 1'b0;
-    end else if (clear_i) begin
-      wptr_q <= '0;
-      rptr_q <= '0;
-    end else if (push | pop) begin
-      if (push) wptr_q <= wptr_q + 1'b1;
-      rptr_q <= rptr_d;
-      bypass_sel_q <= push & (wptr_q == rptr_d);
+      mark_q <= '0;
+    end else begin
+      if (push | pop) begin
+        if (push) wptr_q <= wptr_q + 1'b1;
+        rptr_q <= rptr_d;
+        bypass_sel_q <= push & (wptr_q == rptr_d);
+      end
+      if (mark_i) mark_q <= wptr_q + {{AddrBits{1'b0}}, push};
     end
   end
 endmodule

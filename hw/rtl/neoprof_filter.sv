@@ -11,7 +11,7 @@ module neoprof_filter #(
 ) (
   input  logic                       clk_i,
   input  logic                       rst_ni,
-  input  logic                       clear_i,
+  input  logic                       reset_i,
   // Configuration
   input  logic [7:0]                 track_i,
   input  logic                       random_i,
@@ -67,7 +67,7 @@ module neoprof_filter #(
     if (!rst_ni) begin
       count_q <= '0;
       lfsr_q <= LfsrSeed;
-    end else if (clear_i) begin
+    end else if (reset_i) begin
       count_q <= '0;
       lfsr_q <= LfsrSeed;
     end else if (eligible) begin

@@ -4,20 +4,25 @@
 //   1 compare with the threshold, hash   2 read the set   3 look the unit up, insert it, report
 //
 //   update     estimate >= threshold and not in the table: inserted; reported if always_on_i. If its set is full it is
-//              lost_o instead (in always-on mode reported all the same), and again each time its estimate doubles.
+//              lost_o instead (in always-on mode reported all the same), once an epoch: a second, direct-mapped table
+//              remembers lost units. One that finds another's name there is lost_o when its estimate reaches the
+//              threshold and each time it is a power of two.
 //   lookup     reported if the estimate is >= threshold.
 //   walk_i     while 1: passes the list once, clears each unit's table slot, and hands the unit out for a lookup
-//              (walk_valid_o, the clock after its read). walk_last_o: all have been read. latch_i then empties the list.
-//   reset_i    one clock: empties table and list. Also what rst_ni starts. busy_o until done.
+//              (walk_valid_o, the clock after its read). walk_last_o: all have been read. latch_i then empties the list,
+//              and the lost units' table if there is anything in it, in Entries / 4 clocks.
+//   reset_i    one clock: empties tables and list. Also what rst_ni starts. busy_o until done.
 module neoprof_hot_filter #(
   parameter int unsigned Entries = 4096,  // power of two, at least 8
   parameter int unsigned UnitBits = 24,
   parameter int unsigned CounterBits = 16,
+  parameter int unsigned HashSeeds = 1,
   localparam int unsigned Ways = 4,
   localparam int unsigned ListBits = $clog2(Entries)
 ) (
   input  logic                   clk_i,
   input  logic                   rst_ni,
+  input  logic [1:0]             hash_seed_i,
   // Configuration; threshold_i is at least 1
   input  logic [31:0]            threshold_i,
   input  logic                   always_on_i,
@@ -46,7 +51,6 @@ module neoprof_hot_filter #(
   localparam int unsigned Sets = Entries / Ways;
   localparam int unsigned SetBits = $clog2(Sets);
   localparam int unsigned SlotBits = UnitBits + 1;
-  localparam int unsigned HashRow = 15;  // of the H3 family; the tracker's rows use the low ones
 
   // Stage 1.
   logic above, candidate;
@@ -58,25 +62,49 @@ module neoprof_hot_filter #(
   logic [CounterBits-1:0] h1_count_q;
   logic [SetBits-1:0] h1_set;
 
+  logic [SetBits-1:0] h1_lost_index;
+
   neoprof_h3 #(
-    .Row     (HashRow),
+    .Row     (neoprof_hash_pkg::HOT_ROW),
     .KeyBits (UnitBits),
-    .HashBits(SetBits)
+    .HashBits(SetBits),
+    .Seeds   (HashSeeds)
   ) u_h3 (
     .clk_i,
-    .en_i  (candidate),
-    .key_i (rsp_unit_i),
-    .hash_o(h1_set)
+    .rst_ni,
+    .log2_width_i(5'(SetBits)),
+    .hash_seed_i,
+    .en_i        (candidate),
+    .key_i       (rsp_unit_i),
+    .hash_o      (h1_set)
+  );
+
+  neoprof_h3 #(
+    .Row     (neoprof_hash_pkg::LOST_ROW),
+    .KeyBits (UnitBits),
+    .HashBits(SetBits),
+    .Seeds   (HashSeeds)
+  ) u_h3_lost (
+    .clk_i,
+    .rst_ni,
+    .log2_width_i(5'(SetBits)),
+    .hash_seed_i,
+    .en_i        (candidate),
+    .key_i       (rsp_unit_i),
+    .hash_o      (h1_lost_index)
   );
 
   // Stage 2 and 3.
   logic h2_valid_q, h2_candidate_q, h2_lookup_hot_q, h2_retry_q;
   logic [UnitBits-1:0] h2_unit_q;
   logic [CounterBits-1:0] h2_count_q;
-  logic [SetBits-1:0] h2_set_q;
+  logic [SetBits-1:0] h2_set_q, h2_lost_index_q;
+  logic [SlotBits-1:0] h2_lost_ram, h2_lost_slot;
   logic [Ways*SlotBits-1:0] h2_ram, h2_slots;
 
   // The slot written in the clock before: not yet in what was read.
+  logic w_lost_valid_q;
+  logic [SetBits-1:0] w_lost_index_q;
   logic w_valid_q;
   logic [SetBits-1:0] w_set_q;
   logic [Ways-1:0] w_way_q;
@@ -106,7 +134,13 @@ module neoprof_hot_filter #(
   end
 
   assign insert = h2_candidate_q & ~hit & room;
-  assign lost_o = h2_candidate_q & ~hit & ~room & h2_retry_q;
+
+  logic lost_free, remember;
+  assign h2_lost_slot = (w_lost_valid_q && w_lost_index_q == h2_lost_index_q) ? {1'b1, w_unit_q} : h2_lost_ram;
+  assign lost_free = ~h2_lost_slot[UnitBits];
+  assign lost_o = h2_candidate_q & ~hit & ~room &
+                  (lost_free | (h2_retry_q & (h2_lost_slot[UnitBits-1:0] != h2_unit_q)));
+  assign remember = lost_o & lost_free;
   assign report_o = h2_lookup_hot_q | ((insert | lost_o) & always_on_i);
   assign report_unit_o = h2_unit_q;
   assign report_count_o = h2_count_q;
@@ -115,7 +149,7 @@ module neoprof_hot_filter #(
   logic [ListBits:0] listed_q, walk_index_q;
   logic [SetBits-1:0] walk_set_q;
   logic [Ways-1:0] walk_way_q;
-  logic walk_read, sweep_q;
+  logic walk_read, sweep_q, sweep_all_q, lost_any_q;
   logic [SetBits-1:0] sweep_set_q;
 
   assign walk_last_o = walk_index_q == listed_q;
@@ -129,12 +163,18 @@ module neoprof_hot_filter #(
     if (walk_read) {walk_unit_o, walk_set_q, walk_way_q} <= list_mem[walk_index_q[ListBits-1:0]];
   end
 
+  logic [SlotBits-1:0] lost_mem [Sets];
+  always_ff @(posedge clk_i) begin
+    if (remember | sweep_q) lost_mem[sweep_q ? sweep_set_q : h2_lost_index_q] <= sweep_q ? '0 : {1'b1, h2_unit_q};
+    if (h1_candidate_q) h2_lost_ram <= lost_mem[h1_lost_index];
+  end
+
   for (genvar w = 0; w < Ways; w++) begin : gen_way
     logic [SlotBits-1:0] mem [Sets];
     logic [SlotBits-1:0] slot_q, wdata;
     logic [SetBits-1:0] waddr;
     logic we;
-    assign we = (insert & way[w]) | (walk_valid_o & walk_way_q[w]) | sweep_q;
+    assign we = (insert & way[w]) | (walk_valid_o & walk_way_q[w]) | (sweep_q & sweep_all_q);
     assign waddr = sweep_q ? sweep_set_q : walk_valid_o ? walk_set_q : h2_set_q;
     assign wdata = insert ? {1'b1, h2_unit_q} : '0;
     always_ff @(posedge clk_i) begin
@@ -149,6 +189,9 @@ module neoprof_hot_filter #(
       {h1_valid_q, h1_candidate_q, h1_lookup_hot_q} <= '0;
       {h2_valid_q, h2_candidate_q, h2_lookup_hot_q} <= '0;
       w_valid_q <= 1'b0;
+      w_lost_valid_q <= 1'b0;
+      lost_any_q <= 1'b0;
+      sweep_all_q <= 1'b1;
       walk_valid_o <= 1'b0;
       listed_q <= '0;
       walk_index_q <= '0;
@@ -162,6 +205,7 @@ module neoprof_hot_filter #(
       h2_candidate_q <= h1_candidate_q;
       h2_lookup_hot_q <= h1_lookup_hot_q;
       w_valid_q <= insert;
+      w_lost_valid_q <= remember;
       walk_valid_o <= walk_read;
       if (latch_i | reset_i) begin
         listed_q <= '0;
@@ -170,10 +214,16 @@ module neoprof_hot_filter #(
         if (insert) listed_q <= listed_q + 1'b1;
         if (walk_read) walk_index_q <= walk_index_q + 1'b1;
       end
-      if (reset_i) sweep_q <= 1'b1;
-      else if (sweep_q) begin
-        sweep_set_q <= sweep_set_q + 1'b1;
-        if (&sweep_set_q) sweep_q <= 1'b0;
+      if (reset_i | (latch_i & lost_any_q)) begin
+        sweep_q <= 1'b1;
+        sweep_all_q <= reset_i;
+        lost_any_q <= 1'b0;
+      end else begin
+        if (remember) lost_any_q <= 1'b1;
+        if (sweep_q) begin
+          sweep_set_q <= sweep_set_q + 1'b1;
+          if (&sweep_set_q) sweep_q <= 1'b0;
+        end
       end
     end
   end
@@ -190,11 +240,18 @@ module neoprof_hot_filter #(
       h2_count_q <= h1_count_q;
       h2_retry_q <= h1_retry_q;
       h2_set_q <= h1_set;
+      h2_lost_index_q <= h1_lost_index;
     end
+    w_lost_index_q <= h2_lost_index_q;
+    w_unit_q <= h2_unit_q;
     if (insert) begin
       w_set_q <= h2_set_q;
       w_way_q <= way;
-      w_unit_q <= h2_unit_q;
     end
   end
+
+`ifndef SYNTHESIS
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !(h2_candidate_q && (sweep_q || walk_valid_o))) else $error("a candidate during a sweep or a walk");
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !insert || $onehot(way)) else $error("not one way to insert into");
+`endif
 endmodule

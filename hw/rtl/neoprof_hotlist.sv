@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
 // Last box: the hotlist ring in device RAM. The device writes at TAIL, the host reads and advances HEAD; the ring holds
-// one entry fewer than its size. A push to a full ring is lost and counted.
+// one entry fewer than its size. A push to a full ring is lost and counted. fill_o is a level: it says what is so now.
 module neoprof_hotlist #(
   parameter int unsigned Entries = 4096,  // power of two, at most 65536
   parameter int unsigned EntryBits = 40,  // entries are zero-extended to 64 bits
@@ -8,7 +8,7 @@ module neoprof_hotlist #(
 ) (
   input  logic                 clk_i,
   input  logic                 rst_ni,
-  input  logic                 clear_i,
+  input  logic                 reset_i,
   input  logic [15:0]          fill_level_i,
   // From the hot filter
   input  logic                 push_i,
@@ -17,7 +17,6 @@ module neoprof_hotlist #(
   input  logic                 head_write_i,
   input  logic [IndexBits-1:0] head_i,
   input  logic                 overflow_clear_i,
-  input  logic                 fill_clear_i,
   input  logic                 bus_en_i,
   input  logic [IndexBits-1:0] bus_index_i,
   output logic [EntryBits-1:0] bus_entry_o,  // one clock after bus_en_i
@@ -36,14 +35,15 @@ module neoprof_hotlist #(
 );
   logic [EntryBits-1:0] mem [Entries];
 
-  logic [IndexBits-1:0] tail_d, level_d;
+  logic [IndexBits-1:0] tail_d, level;
   logic full;
   logic [15:0] fill_level;
 
   assign tail_d = tail_o + 1'b1;
-  assign level_d = tail_d - head_o;
+  assign level = tail_o - head_o;
   assign full = tail_d == head_o;
   assign fill_level = (fill_level_i == 16'd0) ? 16'd1 : fill_level_i;
+  assign fill_o = {{(16 - IndexBits) {1'b0}}, level} >= fill_level;
   assign written_o = push_i & ~full;
   assign lost_o = push_i & full;
 
@@ -61,13 +61,11 @@ module neoprof_hotlist #(
       head_o <= '0;
       tail_o <= '0;
       overflow_o <= 1'b0;
-      fill_o <= 1'b0;
       observe_valid_o <= 1'b0;
-    end else if (clear_i) begin
+    end else if (reset_i) begin
       head_o <= '0;
       tail_o <= '0;
       overflow_o <= 1'b0;
-      fill_o <= 1'b0;
       observe_valid_o <= 1'b0;
     end else begin
       observe_valid_o <= written_o;
@@ -76,8 +74,6 @@ module neoprof_hotlist #(
       // Setting wins over clearing: no event is lost between the host's read and its write.
       if (lost_o) overflow_o <= 1'b1;
       else if (overflow_clear_i) overflow_o <= 1'b0;
-      if (written_o && {{(16 - IndexBits) {1'b0}}, level_d} == fill_level) fill_o <= 1'b1;
-      else if (fill_clear_i) fill_o <= 1'b0;
     end
   end
 endmodule

@@ -79,7 +79,7 @@ package neoprof_reg_pkg;
   localparam int unsigned CAP3_HOTLIST_OFFSET_MSB = 63;
   localparam int unsigned CAP3_HOTLIST_OFFSET_LSB = 0;
 
-  // Instance configuration 0. Takes effect on requests accepted after the write; no history is lost by a change of threshold or type.
+  // Instance configuration 0. Takes effect on requests accepted after the write, which is answered once those before it have had all their effects; no history is lost by a change of threshold or type.
   localparam logic [15:0] CFG0_OFFSET = 16'h0050;
   localparam logic [63:0] CFG0_INIT = 64'hffffffff00000006;
   localparam logic [63:0] CFG0_RW = 64'hffffffff000107ff;
@@ -120,10 +120,10 @@ package neoprof_reg_pkg;
   localparam int unsigned CFG2_FILL_LEVEL_MSB = 15;
   localparam int unsigned CFG2_FILL_LEVEL_LSB = 0;
 
-  // Instance status.
+  // Instance status. An interrupt message (MSI) is sent when the interrupt of FILL or of OVERFLOW rises, and again when HEAD was moved, or OVERFLOW acknowledged, and it stands all the same.
   localparam logic [15:0] STATUS_OFFSET = 16'h0070;
   localparam logic [63:0] STATUS_INIT = 64'h0000001000000000;
-  localparam logic [63:0] STATUS_W1C = 64'h0000030000000000;
+  localparam logic [63:0] STATUS_W1C = 64'h0000010000000000;
   localparam int unsigned STATUS_ENABLED_MSB = 0;
   localparam int unsigned STATUS_ENABLED_LSB = 0;
   localparam int unsigned STATUS_OP_IN_PROGRESS_MSB = 31;
@@ -163,7 +163,7 @@ package neoprof_reg_pkg;
 
   // NeoProf vendor block: identity.
   localparam logic [15:0] ID_OFFSET = 16'h9000;
-  localparam logic [63:0] ID_INIT = 64'h000001014652504e;
+  localparam logic [63:0] ID_INIT = 64'h000001024652504e;
   localparam int unsigned ID_MAGIC_MSB = 31;
   localparam int unsigned ID_MAGIC_LSB = 0;
   localparam int unsigned ID_VERSION_MSB = 47;
@@ -280,7 +280,7 @@ package neoprof_reg_pkg;
   localparam int unsigned LOST_RING_COUNT_MSB = 63;
   localparam int unsigned LOST_RING_COUNT_LSB = 0;
 
-  // Loss: hot units that did not fit into the hot filter, counted when the estimate reached the threshold and at each power of two above. In epoch mode they were not reported; in always-on mode they were, each time they were counted.
+  // Loss: units whose estimate was at or over the threshold and that did not fit the hot filter, once an epoch each. In epoch mode they were not reported; in always-on mode they were, each time they were counted. A table of TRACKER.CANDIDATES / 4 entries remembers which were counted; a unit that finds another one in its entry is counted when its estimate reaches the threshold and each time that is a power of two.
   localparam logic [15:0] LOST_CANDIDATES_OFFSET = 16'h9090;
   localparam logic [63:0] LOST_CANDIDATES_INIT = 64'h0000000000000000;
   localparam int unsigned LOST_CANDIDATES_COUNT_MSB = 63;

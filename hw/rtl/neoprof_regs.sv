@@ -2,12 +2,14 @@
 // AXI4-Lite slave (64-bit data, one access at a time) and the host-owned registers. Reads have no side effects, unmapped
 // offsets read 0 and ignore writes, responses are always OKAY.
 //
-// A write takes three clocks, a read four, a read of the histogram six. Writes of CFG0, CFG1, DECAY and BITMAP first hold
-// the tap's queue (hold_o) until nothing is in flight: each request is counted wholly under one configuration, and none is
-// lost to a change. Writes of the ring's HEAD, of STATUS and of CFG2 never wait.
+// A write takes three clocks, a read four, a read of the histogram six. Writes of CFG0, CFG1, DECAY and BITMAP wait until
+// every request that was accepted before the write has had all its effects, while later ones wait in the tap's queue
+// (hold_o): a request is counted wholly under the configuration in which it was accepted, and none is lost to a change.
+// What a write that changes CFG0.ENABLE or has CFG0.RESET waits for shows in STATUS.OP_IN_PROGRESS, and a write that clears
+// CFG0.ENABLE stops the tap at once (stop_o). Writes of the ring's HEAD, of STATUS, of CFG2 and of CTRL wait for nothing
+// but a write before them.
 module neoprof_regs #(
   parameter int unsigned Rows = 2,
-  parameter int unsigned Log2Width = 19,
   parameter int unsigned CounterBits = 16,
   parameter int unsigned HotEntries = 4096,
   parameter int unsigned EntryBits = 40,
@@ -21,6 +23,7 @@ module neoprof_regs #(
   input  logic [63:0]          hpa_size_i,
   input  logic [31:0]          peak_lines_per_tick_i,
   input  logic [63:0]          serial_i,
+  input  logic [4:0]           log2_width_i,
   // AXI4-Lite
   input  logic                 s_axil_awvalid_i,
   output logic                 s_axil_awready_o,
@@ -53,14 +56,17 @@ module neoprof_regs #(
   output logic [3:0]           decay_o,
   output logic [255:0]         bitmap_o,
   // Commands, one clock each
+  output logic                 reset_begin_o,  // a write with CFG0.RESET has come; reset_o follows
   output logic                 reset_o,
   output logic                 snapshot_o,
   output logic                 head_write_o,
   output logic [IndexBits-1:0] head_o,
   output logic                 overflow_clear_o,
-  output logic                 fill_clear_o,
   // Configuration changes and the rest of the device
+  output logic                 mark_o,         // requests up to this clock's come before the write
   output logic                 hold_o,
+  output logic                 stop_o,
+  input  logic                 served_i,       // no request from before the mark waits
   input  logic                 quiet_i,
   // Memories: data one clock after the enable
   output logic                 hotlist_en_o,
@@ -79,7 +85,8 @@ module neoprof_regs #(
   // Live values and the interrupt
   output logic [63:0]          status_o,
   output logic [63:0]          ring_o,
-  output logic                 irq_o
+  output logic                 irq_o,
+  output logic                 msi_o
 );
   localparam logic [15:0] BitmapEnd =
       neoprof_reg_pkg::BITMAP_OFFSET + 16'(neoprof_reg_pkg::BITMAP_COUNT * 8);
@@ -108,7 +115,11 @@ module neoprof_regs #(
   assign config_write = in_bitmap || waddr_q == neoprof_reg_pkg::CFG0_OFFSET ||
                         waddr_q == neoprof_reg_pkg::CFG1_OFFSET || waddr_q == neoprof_reg_pkg::DECAY_OFFSET;
   assign hold_o = wstate_q == StWriteExec && config_write;
-  assign exec = wstate_q == StWriteExec && (!config_write || quiet_i);
+  assign exec = wstate_q == StWriteExec && (!config_write || (served_i && quiet_i));
+  assign mark_o = wstate_q == StWriteIdle && s_axil_awvalid_i && s_axil_wvalid_i;
+  assign reset_begin_o = mark_o && s_axil_awaddr_i[15:3] == neoprof_reg_pkg::CFG0_OFFSET[15:3] &&
+                         s_axil_wdata_i[neoprof_reg_pkg::CFG0_RESET_LSB] &&
+                         s_axil_wstrb_i[neoprof_reg_pkg::CFG0_RESET_LSB/8];
 
   // Each channel waits for the other: address and data are taken together.
   assign s_axil_awready_o = wstate_q == StWriteIdle && s_axil_wvalid_i;
@@ -129,7 +140,20 @@ module neoprof_regs #(
   assign head_o = head_merged[IndexBits-1:0];
   assign overflow_clear_o = exec && waddr_q == neoprof_reg_pkg::STATUS_OFFSET &&
                             wbits[neoprof_reg_pkg::STATUS_OVERFLOW_LSB];
-  assign fill_clear_o = exec && waddr_q == neoprof_reg_pkg::STATUS_OFFSET && wbits[neoprof_reg_pkg::STATUS_FILL_LSB];
+
+  // What a write of CFG0 waits to do.
+  logic cfg0_waits, start;
+  assign cfg0_waits = wstate_q == StWriteExec && waddr_q == neoprof_reg_pkg::CFG0_OFFSET;
+  assign stop_o = cfg0_waits && enable_o && wmask_q[neoprof_reg_pkg::CFG0_ENABLE_LSB] &&
+                  !wdata_q[neoprof_reg_pkg::CFG0_ENABLE_LSB];
+  assign start = cfg0_waits && !enable_o && wbits[neoprof_reg_pkg::CFG0_ENABLE_LSB];
+  logic [1:0] op;
+  always_comb begin
+    op = 2'd0;
+    if (resetting_i || (cfg0_waits && wbits[neoprof_reg_pkg::CFG0_RESET_LSB])) op = 2'd3;
+    else if (stop_o) op = 2'd2;
+    else if (start) op = 2'd1;
+  end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
@@ -193,16 +217,29 @@ module neoprof_regs #(
   // ------------------------------------------------------------------------------------------------------ Live values
   always_comb begin
     status_o = neoprof_reg_pkg::STATUS_INIT;
-    status_o[neoprof_reg_pkg::STATUS_ENABLED_LSB] = enable_o & ~resetting_i;
-    status_o[neoprof_reg_pkg::STATUS_OP_IN_PROGRESS_LSB+:2] = {2{resetting_i}};
+    status_o[neoprof_reg_pkg::STATUS_ENABLED_LSB] = enable_o;
+    status_o[neoprof_reg_pkg::STATUS_OP_IN_PROGRESS_LSB+:2] = op;
     status_o[neoprof_reg_pkg::STATUS_OVERFLOW_LSB] = overflow_i;
     status_o[neoprof_reg_pkg::STATUS_FILL_LSB] = fill_i;
     ring_o = '0;
     ring_o[neoprof_reg_pkg::RING_HEAD_LSB+:IndexBits] = head_i;
     ring_o[neoprof_reg_pkg::RING_TAIL_LSB+:IndexBits] = tail_i;
   end
-  assign irq_o = (overflow_i & cfg0_q[neoprof_reg_pkg::CFG0_OVERFLOW_IRQ_EN_LSB]) |
-                 (fill_i & cfg0_q[neoprof_reg_pkg::CFG0_FILL_IRQ_EN_LSB]);
+  logic [1:0] causes;
+  assign causes = {overflow_i & cfg0_q[neoprof_reg_pkg::CFG0_OVERFLOW_IRQ_EN_LSB],
+                   fill_i & cfg0_q[neoprof_reg_pkg::CFG0_FILL_IRQ_EN_LSB]};
+  assign irq_o = |causes;
+
+  // A HEAD that moved, or an OVERFLOW that was acknowledged, and left its cause standing makes a message again.
+  neoprof_msi #(
+    .Causes(2)
+  ) u_msi (
+    .clk_i,
+    .rst_ni,
+    .cause_i  (causes),
+    .again_i  ({overflow_clear_o, head_write_o & (head_o != head_i)}),
+    .message_o(msi_o)
+  );
 
   // ----------------------------------------------------------------------------------------------------------- Reads
   typedef enum logic [1:0] {
@@ -253,7 +290,7 @@ module neoprof_regs #(
       neoprof_reg_pkg::RING_OFFSET: rdata = ring_o;
       neoprof_reg_pkg::ID_OFFSET: rdata = neoprof_reg_pkg::ID_INIT;
       neoprof_reg_pkg::TRACKER_OFFSET: begin
-        rdata = {32'(HotEntries), 8'(CounterBits), 8'(Log2Width), 8'(Rows),
+        rdata = {32'(HotEntries), 8'(CounterBits), {3'd0, log2_width_i}, 8'(Rows),
                  neoprof_reg_pkg::TRACKER_INIT[neoprof_reg_pkg::TRACKER_KIND_MSB:neoprof_reg_pkg::TRACKER_KIND_LSB]};
       end
       neoprof_reg_pkg::HPA_BASE_OFFSET: rdata = hpa_base_i;

@@ -5,6 +5,8 @@
 //
 // Of an address only what the profiler can count is kept: the 4 KiB page within the range bitmap's reach, and whether it
 // lies outside that.
+//
+// With hold_i only requests leave that were accepted by the end of the clock of mark_i; hold_i follows it at once.
 module neoprof_tap #(
   parameter int unsigned Channels = 1,
   parameter int unsigned Depth = 4096,
@@ -15,7 +17,8 @@ module neoprof_tap #(
   input  logic                   clk_i,
   input  logic                   rst_ni,
   input  logic                   enable_i,
-  input  logic                   clear_i,
+  input  logic                   mark_i,
+  input  logic                   hold_i,
   // Request ports
   input  logic [Channels-1:0]    req_valid_i,
   input  logic [Channels-1:0]    req_write_i,
@@ -26,7 +29,7 @@ module neoprof_tap #(
   output logic                   outside_o,
   output logic [PageBits-1:0]    page_o,
   input  logic                   ready_i,
-  output logic                   empty_o,
+  output logic                   empty_o,    // of all requests, those held as well
   // Requests in this clock, for the counters
   output logic [CountBits-1:0]   reads_o,
   output logic [CountBits-1:0]   writes_o,
@@ -34,7 +37,7 @@ module neoprof_tap #(
 );
   localparam int unsigned Width = PageBits + 2;
 
-  logic [Channels-1:0] seen, valid, full, pop;
+  logic [Channels-1:0] seen, waiting, marked, valid, full, pop;
   logic [Channels*Width-1:0] head;
 
   assign seen = req_valid_i & {Channels{enable_i}};
@@ -50,21 +53,23 @@ module neoprof_tap #(
     ) u_fifo (
       .clk_i,
       .rst_ni,
-      .clear_i,
       .push_i (seen[c]),
       .data_i ({req_write_i[c], |addr[63:DpaBits], addr[DpaBits-1:12]}),
       .full_o (full[c]),
       .pop_i  (pop[c]),
-      .valid_o(valid[c]),
-      .data_o (head[c*Width+:Width])
+      .valid_o(waiting[c]),
+      .data_o (head[c*Width+:Width]),
+      .mark_i,
+      .marked_o(marked[c])
     );
   end
 
+  assign valid = waiting & (marked | {Channels{~hold_i}});
   assign valid_o = |valid;
-  assign empty_o = ~valid_o;
+  assign empty_o = ~|waiting;
 
   if (Channels == 1) begin : gen_single
-    assign pop = ready_i;
+    assign pop = ready_i & valid_o;
     assign {write_o, outside_o, page_o} = head;
   end else begin : gen_turns
     localparam int unsigned IndexBits = $clog2(Channels);
@@ -86,7 +91,6 @@ module neoprof_tap #(
     assign {write_o, outside_o, page_o} = head[grant*Width+:Width];
     always_ff @(posedge clk_i or negedge rst_ni) begin
       if (!rst_ni) next_q <= '0;
-      else if (clear_i) next_q <= '0;
       else if (ready_i & valid_o) next_q <= (grant == IndexBits'(Channels - 1)) ? '0 : grant + 1'b1;
     end
   end

@@ -6,12 +6,14 @@
 //                                histogram   epoch (conducts), counters
 //
 // One clock domain: ports, bus and tick_i are synchronous to clk_i. A file for crossings comes with a second clock.
-// After rst_ni, and after CFG0.RESET, the memories are cleared (2^CmLog2Width clocks); requests are ignored meanwhile and
-// STATUS.OP_IN_PROGRESS is 3.
+// After rst_ni the memories are filled (2^log2_width_i clocks). CFG0.RESET takes no longer than an epoch's end, and requests
+// wait in the tap's queue meanwhile. STATUS.OP_IN_PROGRESS is 3 until either is done.
 module neoprof_top #(
   parameter int unsigned Channels = 1,        // request ports, 1 to 8; together they are counted at one a clock
   parameter int unsigned CmRows = 2,
   parameter int unsigned CmLog2Width = 19,
+  parameter int unsigned CmMinLog2Width = CmLog2Width,  // below CmLog2Width: the strap log2_width_i chooses, 6 at least
+  parameter int unsigned HashSeeds = 1,       // over 1, at most 4: the strap hash_seed_i chooses. Either costs registers.
   parameter int unsigned CmCounterBits = 16,
   parameter int unsigned HotEntries = 4096,
   parameter int unsigned TapDepth = 8192,     // of each channel; over the 6200 clocks that an epoch's end can take
@@ -25,6 +27,8 @@ module neoprof_top #(
   input  logic [63:0]            hpa_size_i,
   input  logic [31:0]            peak_lines_per_tick_i,
   input  logic [63:0]            serial_i,
+  input  logic [4:0]             log2_width_i,  // of the tracker's rows; outside of the range: CmLog2Width
+  input  logic [1:0]             hash_seed_i,
   // Requests, by channel: device physical byte addresses
   input  logic [Channels-1:0]    req_valid_i,
   input  logic [Channels-1:0]    req_write_i,
@@ -48,6 +52,7 @@ module neoprof_top #(
   output logic [63:0]            s_axil_rdata_o,
   output logic [1:0]             s_axil_rresp_o,
   output logic                   irq_o,       // level
+  output logic                   msi_o,       // one clock for each message to send
   // Observation: hotlist entries in the clock after they were written, STATUS and RING as they are now, and whether
   // nothing is in flight
   output logic                   ring_we_o,
@@ -75,11 +80,20 @@ module neoprof_top #(
   logic [11:0] epoch_mult;
   logic [15:0] fill_level;
   logic [255:0] bitmap;
-  logic reset, snapshot, head_write, overflow_clear, fill_clear, hold;
+  logic reset, snapshot, head_write, overflow_clear, mark, hold, stop, reset_begin;
   logic [IndexBits-1:0] head_wdata;
 
   // Conduct
-  logic serve, walk, latch, clear, quiet, counted_tick;
+  logic serve, walk, latch, resetting, quiet, counted_tick;
+
+  logic [4:0] log2_width;
+  if (CmMinLog2Width == CmLog2Width) begin : gen_one_width
+    logic unused_width;
+    assign unused_width = ^log2_width_i;
+    assign log2_width = 5'(CmLog2Width);
+  end else begin : gen_widths
+    assign log2_width = (log2_width_i < 5'(CmMinLog2Width) || log2_width_i > 5'(CmLog2Width)) ? 5'(CmLog2Width) : log2_width_i;
+  end
 
   // ------------------------------------------------------------------------------------------------------------- Tap
   logic tap_valid, tap_write, tap_outside, tap_empty;
@@ -93,8 +107,9 @@ module neoprof_top #(
   ) u_tap (
     .clk_i,
     .rst_ni,
-    .enable_i (enable & ~clear),
-    .clear_i  (clear),
+    .enable_i (enable & ~stop),
+    .mark_i   (mark),
+    .hold_i   (hold),
     .req_valid_i,
     .req_write_i,
     .req_addr_i,
@@ -118,7 +133,7 @@ module neoprof_top #(
   ) u_filter (
     .clk_i,
     .rst_ni,
-    .clear_i      (clear),
+    .reset_i      (reset),
     .track_i      (track),
     .random_i     (random),
     .sample_log2_i(sample_log2),
@@ -144,12 +159,16 @@ module neoprof_top #(
   neoprof_cm_sketch #(
     .Rows        (CmRows),
     .Log2Width   (CmLog2Width),
+    .MinLog2Width(CmMinLog2Width),
+    .HashSeeds   (HashSeeds),
     .CounterBits (CmCounterBits),
     .UnitBits    (UnitBits),
     .EpochTagBits(EpochTagBits)
   ) u_tracker (
     .clk_i,
     .rst_ni,
+    .log2_width_i(log2_width),
+    .hash_seed_i,
     .req_valid_i (filter_valid | (walk_valid & ~always_on)),
     .req_lookup_i(walk_valid),
     .req_unit_i  (walk_valid ? walk_unit : filter_unit),
@@ -173,10 +192,12 @@ module neoprof_top #(
   neoprof_hot_filter #(
     .Entries    (HotEntries),
     .UnitBits   (UnitBits),
-    .CounterBits(CmCounterBits)
+    .CounterBits(CmCounterBits),
+    .HashSeeds  (HashSeeds)
   ) u_hot_filter (
     .clk_i,
     .rst_ni,
+    .hash_seed_i,
     .threshold_i   (threshold),
     .always_on_i   (always_on),
     .rsp_valid_i   (rsp_valid),
@@ -216,14 +237,13 @@ module neoprof_top #(
   ) u_hotlist (
     .clk_i,
     .rst_ni,
-    .clear_i         (clear),
+    .reset_i         (reset),
     .fill_level_i    (fill_level),
     .push_i          (report),
     .entry_i         (report_entry),
     .head_write_i    (head_write),
     .head_i          (head_wdata),
     .overflow_clear_i(overflow_clear),
-    .fill_clear_i    (fill_clear),
     .bus_en_i        (bus_hotlist_en),
     .bus_index_i     (bus_hotlist_index),
     .bus_entry_o     (bus_hotlist_entry),
@@ -268,12 +288,13 @@ module neoprof_top #(
   neoprof_counters #(
     .CountBits  (CountBits),
     .ListBits   (ListBits),
-    .CounterBits(CmCounterBits),
-    .Log2Width  (CmLog2Width)
+    .CounterBits(CmCounterBits)
   ) u_counters (
     .clk_i,
     .rst_ni,
-    .clear_i         (clear),
+    .log2_width_i    (log2_width),
+    .reset_begin_i   (reset_begin),
+    .reset_i         (reset),
     .snapshot_i      (snapshot),
     .latch_i         (latch),
     .decay_i         (decay),
@@ -301,14 +322,13 @@ module neoprof_top #(
     .scale_i         (epoch_scale),
     .mult_i          (epoch_mult),
     .reset_i         (reset),
-    .hold_i          (hold),
     .pipe_busy_i     (tracker_busy | hot_busy),
     .histogram_busy_i(histogram_busy),
     .walk_last_i     (walk_last),
     .serve_o         (serve),
     .walk_o          (walk),
     .latch_o         (latch),
-    .clear_o         (clear),
+    .resetting_o     (resetting),
     .quiet_o         (quiet),
     .counted_tick_o  (counted_tick)
   );
@@ -317,7 +337,6 @@ module neoprof_top #(
   // ------------------------------------------------------------------------------------------------------- Registers
   neoprof_regs #(
     .Rows       (CmRows),
-    .Log2Width  (CmLog2Width),
     .CounterBits(CmCounterBits),
     .HotEntries (HotEntries),
     .EntryBits  (EntryBits),
@@ -329,6 +348,7 @@ module neoprof_top #(
     .hpa_size_i,
     .peak_lines_per_tick_i,
     .serial_i,
+    .log2_width_i     (log2_width),
     .s_axil_awvalid_i,
     .s_axil_awready_o,
     .s_axil_awaddr_i,
@@ -358,13 +378,16 @@ module neoprof_top #(
     .fill_level_o     (fill_level),
     .decay_o          (decay),
     .bitmap_o         (bitmap),
+    .reset_begin_o    (reset_begin),
     .reset_o          (reset),
     .snapshot_o       (snapshot),
     .head_write_o     (head_write),
     .head_o           (head_wdata),
     .overflow_clear_o (overflow_clear),
-    .fill_clear_o     (fill_clear),
+    .mark_o           (mark),
     .hold_o           (hold),
+    .stop_o           (stop),
+    .served_i         (~tap_valid),
     .quiet_i          (quiet),
     .hotlist_en_o     (bus_hotlist_en),
     .hotlist_index_o  (bus_hotlist_index),
@@ -372,7 +395,7 @@ module neoprof_top #(
     .histogram_en_o   (bus_histogram_en),
     .histogram_bin_o  (bus_histogram_bin),
     .histogram_value_i(bus_histogram_value),
-    .resetting_i      (clear),
+    .resetting_i      (resetting),
     .head_i           (head),
     .tail_i           (tail),
     .overflow_i       (overflow),
@@ -380,6 +403,12 @@ module neoprof_top #(
     .snapshot_i       (counters),
     .status_o,
     .ring_o,
-    .irq_o
+    .irq_o,
+    .msi_o
   );
+
+`ifndef SYNTHESIS
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !(filter_valid && walk_valid)) else $error("a request and a lookup in one clock");
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !(reset && !quiet)) else $error("a reset while not quiet");
+`endif
 endmodule

@@ -20,10 +20,21 @@ constexpr uint64_t kNever = 0xffffffff;
 uint64_t get(uint64_t reg, uint64_t mask, int shift) { return (reg & mask) >> shift; }
 #define FIELD(reg, name) get(reg, NEOPROF_##name##_MASK, NEOPROF_##name##_SHIFT)
 
+// The first `n` pages of set `set` of the hot filter.
+std::vector<uint64_t> pages_of_one_set(size_t n, uint32_t set) {
+  std::vector<uint64_t> pages;
+  for (uint64_t page = 0; pages.size() < n; ++page) {
+    if (hash_index(0, 8, kHotHashRow, page) == set) {  // of 256 sets
+      pages.push_back(page);
+    }
+  }
+  return pages;
+}
+
 class Directed : public testing::TestWithParam<std::string> {
  protected:
   Directed()
-      : device_(GetParam() == "rtl" ? std::unique_ptr<Device>(std::make_unique<Rtl<Mid>>(kStraps))
+      : device_(GetParam() == "rtl" ? std::unique_ptr<Device>(std::make_unique<Rtl<Mid>>(kStraps, start_seed()))
                                     : std::make_unique<Model>(Mid::kParams, kStraps)) {
     device_->set_observer(&ring_);
     for (uint32_t word = 0; word < NEOPROF_BITMAP_COUNT; ++word) {
@@ -94,6 +105,47 @@ TEST_P(Directed, ResetValuesAndIdentity) {
   EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_ROWS), Mid::kParams.rows);
   EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_LOG2_WIDTH), Mid::kParams.log2_width);
   EXPECT_EQ(FIELD(read(NEOPROF_TRACKER_OFFSET), TRACKER_CANDIDATES), Mid::kParams.hot_entries);
+}
+
+// The strap makes a smaller device of the same memories: its width is in TRACKER, in ERROR and in what it can tell
+// apart.
+TEST(Straps, ChooseWidthAndHashes) {
+  Straps straps = kStraps;
+  for (const uint32_t width : {6U, 7U, 10U}) {
+    straps.log2_width = width;
+    for (straps.hash_seed = 0; straps.hash_seed < kHashSeeds; ++straps.hash_seed) {
+      Rtl<Mid> rtl(straps, start_seed());
+      Model model(Mid::kParams, straps);
+      for (Device* device : {static_cast<Device*>(&rtl), static_cast<Device*>(&model)}) {
+        Recorder ring;
+        device->set_observer(&ring);
+        EXPECT_EQ(FIELD(device->read(NEOPROF_TRACKER_OFFSET), TRACKER_LOG2_WIDTH), width);
+        device->write(NEOPROF_BITMAP_OFFSET, ~0ULL, 0xff);
+        device->write(NEOPROF_CFG1_OFFSET, 12 | 1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT, 0xff);
+        device->write(NEOPROF_CFG0_OFFSET, 4 | NEOPROF_CFG0_ENABLE_MASK | 1ULL << 32, 0xff);
+        // As many neighbouring pages as a row has counters: each has its own.
+        for (uint64_t page = 0; page < 1ULL << width; ++page) {
+          device->access((4096 + page) * kPage, false);
+        }
+        device->drain();
+        device->tick();
+        device->drain();
+        device->write(NEOPROF_CTRL_OFFSET, 1, 1);
+        EXPECT_EQ(FIELD(device->read(NEOPROF_OCCUPANCY_OFFSET), OCCUPANCY_UNITS), 1U << width);
+        EXPECT_EQ(device->read(NEOPROF_ERROR_OFFSET), 3U) << "e requests for each counter";
+        ASSERT_EQ(ring.log.size(), 1U << width);
+        for (const auto& [index, entry] : ring.log) {
+          EXPECT_EQ(FIELD(entry, HOTLIST_COUNT), 1U);
+        }
+        device->set_observer(nullptr);
+      }
+    }
+  }
+  straps.log2_width = 5;
+  straps.hash_seed = 0;
+  EXPECT_EQ(FIELD(Rtl<Mid>(straps, start_seed()).read(NEOPROF_TRACKER_OFFSET), TRACKER_LOG2_WIDTH), 10U)
+      << "out of range";
+  EXPECT_EQ(FIELD(Model(Mid::kParams, straps).read(NEOPROF_TRACKER_OFFSET), TRACKER_LOG2_WIDTH), 10U);
 }
 
 TEST_P(Directed, UnmappedReadsZeroAndIgnoresWrites) {
@@ -219,28 +271,81 @@ TEST_P(Directed, FullRingCountsLossesAndInterrupts) {
   EXPECT_EQ(FIELD(device_->ring(), RING_TAIL), 0U);
 }
 
-TEST_P(Directed, FillLevelInterruptsOnTheRise) {
-  write(NEOPROF_CFG2_OFFSET, 3);
+TEST_P(Directed, FillIsALevel) {
+  write(NEOPROF_CFG2_OFFSET, 4);
   configure(1, true, NEOPROF_CFG0_FILL_IRQ_EN_MASK);
-  touch(1);
-  touch(2);
+  const auto fill = [&] { return FIELD(read(NEOPROF_STATUS_OFFSET), STATUS_FILL) != 0; };
+  for (uint64_t page = 0; page < 3; ++page) {
+    touch(page);
+  }
   device_->drain();
+  EXPECT_FALSE(fill());
   EXPECT_FALSE(device_->irq());
   touch(3);
   device_->drain();
+  EXPECT_TRUE(fill());
   EXPECT_TRUE(device_->irq());
-  EXPECT_EQ(FIELD(device_->status(), STATUS_FILL), 1U);
+  // A driver that drains, writes HEAD and then acknowledges; five more reports came while it drained.
+  for (uint64_t page = 4; page < 9; ++page) {
+    touch(page);
+  }
+  device_->drain();
+  write(NEOPROF_RING_OFFSET, 4, 0x03);
   write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_FILL_MASK);
+  EXPECT_TRUE(fill()) << "five entries are in the list";
+  EXPECT_TRUE(device_->irq());
+  write(NEOPROF_RING_OFFSET, 6, 0x03);
+  EXPECT_FALSE(fill()) << "three are";
   EXPECT_FALSE(device_->irq());
-  touch(4);
-  device_->drain();
-  EXPECT_FALSE(device_->irq()) << "the level rose from above the mark";
-  write(NEOPROF_RING_OFFSET, 2, 0x03);
-  touch(5);
-  device_->drain();
-  EXPECT_TRUE(device_->irq()) << "it fell to 2 and rose to 3";
+  write(NEOPROF_CFG2_OFFSET, 3);
+  EXPECT_TRUE(fill()) << "the mark fell to what is there";
   write(NEOPROF_CFG0_OFFSET, 0, 0x02);
   EXPECT_FALSE(device_->irq()) << "disabled";
+  EXPECT_TRUE(fill());
+}
+
+TEST_P(Directed, MessagesFollowEveryActThatLeavesWork) {
+  write(NEOPROF_CFG2_OFFSET, 4);
+  configure(1, true, NEOPROF_CFG0_FILL_IRQ_EN_MASK | NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK);
+  for (uint64_t page = 0; page < 3; ++page) {
+    touch(page);
+  }
+  device_->drain();
+  EXPECT_EQ(device_->messages(), 0U);
+  for (uint64_t page = 3; page < 9; ++page) {
+    touch(page);
+  }
+  device_->drain();
+  EXPECT_EQ(device_->messages(), 1U) << "one for the rise";
+  write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_FILL_MASK | NEOPROF_STATUS_OVERFLOW_MASK);
+  EXPECT_EQ(device_->messages(), 1U) << "an acknowledgement alone does nothing about a level";
+  write(NEOPROF_RING_OFFSET, 0, 0x03);
+  EXPECT_EQ(device_->messages(), 1U) << "HEAD did not move";
+  write(NEOPROF_RING_OFFSET, 4, 0x03);
+  EXPECT_EQ(device_->messages(), 2U) << "five are left";
+  write(NEOPROF_RING_OFFSET, 8, 0x03);
+  EXPECT_EQ(device_->messages(), 2U);
+  for (uint64_t page = 9; page < 20; ++page) {
+    touch(page);
+  }
+  device_->drain();
+  EXPECT_EQ(device_->messages(), 3U) << "the next fill";
+  write(NEOPROF_CFG2_OFFSET, 0xffff);
+  // Over the ring's end.
+  for (int epoch = 0; epoch < 8; ++epoch) {
+    end_epoch();
+    for (uint64_t page = 0; page < 600; ++page) {
+      touch(page);
+    }
+  }
+  device_->drain();
+  EXPECT_EQ(device_->messages(), 4U);
+  write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_OVERFLOW_MASK);
+  EXPECT_EQ(device_->messages(), 4U);
+  end_epoch();
+  touch(1);
+  device_->drain();
+  EXPECT_EQ(device_->messages(), 5U) << "lost again";
 }
 
 TEST_P(Directed, DecayFadesAndChangesApplyToLaterEpochsOnly) {
@@ -388,16 +493,9 @@ TEST_P(Directed, HistogramAndOccupancyAreExactWithoutCollisions) {
   // Few enough units for two rows of 1024; those that collide in both rows are left out.
   std::vector<uint64_t> order;
   std::map<std::pair<uint32_t, uint32_t>, int> taken;
-  const auto hash = [](uint32_t row, uint64_t unit) {
-    uint32_t h = 0;
-    for (uint32_t bit = 0; bit < 24; ++bit) {
-      h ^= (unit >> bit) & 1 ? h3_seed(row, bit) : 0;
-    }
-    return h & 1023;
-  };
   while (counts.size() < 60) {
     const uint64_t page = random() & 0xffffff;
-    if (taken[{0, hash(0, page)}]++ == 0 && taken[{1, hash(1, page)}]++ == 0) {
+    if (taken[{0, hash_index(0, 10, 0, page)}]++ == 0 && taken[{1, hash_index(0, 10, 1, page)}]++ == 0) {
       const uint64_t times = 1 + (random() % (counts.size() % 4 == 0 ? 3000 : 40));
       counts[page] = times;
       order.insert(order.end(), times, page);
@@ -437,33 +535,49 @@ TEST_P(Directed, HistogramAndOccupancyAreExactWithoutCollisions) {
   EXPECT_EQ(reports().size(), hot);
 }
 
-TEST_P(Directed, FullSetsAreCountedAndReportedOnlyAtDoublings) {
+TEST_P(Directed, UnitsThatDoNotFitAreReportedAndCountedOnceAnEpoch) {
   configure(4, true);
-  // Five units of one set of the hot filter.
-  std::vector<uint64_t> pages;
-  for (uint64_t page = 0; pages.size() < 5; ++page) {
-    uint32_t set = 0;
-    for (uint32_t bit = 0; bit < 24; ++bit) {
-      set ^= (page >> bit) & 1 ? h3_seed(15, bit) : 0;
+  const std::vector<uint64_t> pages = pages_of_one_set(6, 9);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (uint64_t page : pages) {
+      touch(page, 64);
     }
-    if ((set & 255) == 9) {
-      pages.push_back(page);
-    }
+    EXPECT_EQ(reports().size(), 6U);
+    EXPECT_EQ(count(NEOPROF_LOST_CANDIDATES_OFFSET), 2U * static_cast<uint64_t>(epoch + 1));
+    end_epoch();
   }
+}
+
+TEST_P(Directed, UnitsThatWereHotWhenTheEpochBeganAreNotLostInSilence) {
+  configure(16, true);
+  write(NEOPROF_DECAY_OFFSET, 1, 1);
+  const std::vector<uint64_t> pages = pages_of_one_set(6, 9);
   for (uint64_t page : pages) {
-    touch(page, 4);
+    touch(page, 100);
   }
-  EXPECT_EQ(reports().size(), 5U);
-  EXPECT_EQ(count(NEOPROF_LOST_CANDIDATES_OFFSET), 1U);
+  end_epoch();
+  reports();
+  const uint64_t before = count(NEOPROF_LOST_CANDIDATES_OFFSET);
   for (uint64_t page : pages) {
-    touch(page, 60);
+    touch(page, 10);  // 51 to 60
   }
-  const auto again = reports();
-  EXPECT_EQ(again.size(), 4U);  // at 8, 16, 32, 64
-  for (const auto& [unit, estimate] : again) {
-    EXPECT_EQ(unit, pages[4]);
-    EXPECT_TRUE((estimate & (estimate - 1)) == 0);
+  EXPECT_EQ(reports().size(), 6U);
+  EXPECT_EQ(count(NEOPROF_LOST_CANDIDATES_OFFSET), before + 2);
+}
+
+TEST_P(Directed, UnitsThatALoweredThresholdMakesHotAreNotLostInSilence) {
+  configure(kNever, true);
+  const std::vector<uint64_t> pages = pages_of_one_set(6, 9);
+  for (uint64_t page : pages) {
+    touch(page, 33);
   }
+  device_->drain();
+  threshold(10);
+  for (uint64_t page : pages) {
+    touch(page, 30);
+  }
+  EXPECT_EQ(reports().size(), 6U);
+  EXPECT_EQ(count(NEOPROF_LOST_CANDIDATES_OFFSET), 2U);
 }
 
 TEST_P(Directed, QueueLosesOnlyWhatDoesNotFit) {
@@ -531,28 +645,142 @@ TEST_P(Directed, ResetForgetsAllButTheConfiguration) {
   EXPECT_EQ(reports(), (RingLog{{91, 3}})) << "the hot filter was not cleared";
 }
 
-// On the bus itself, which the Device interface hides: a reset shows as in progress, and requests in it are ignored.
-TEST(Bus, ResetShowsInStatusAndIgnoresRequests) {
-  Rtl<Mid> rtl(kStraps);
-  rtl.write(NEOPROF_BITMAP_OFFSET, ~0ULL, 0xff);
-  rtl.write(NEOPROF_CFG0_OFFSET, 6 | NEOPROF_CFG0_ENABLE_MASK, 0x07);
-  rtl.post_write(NEOPROF_CFG0_OFFSET, NEOPROF_CFG0_ENABLE_MASK | NEOPROF_CFG0_RESET_MASK, 0x04);
-  EXPECT_EQ(FIELD(rtl.read(NEOPROF_STATUS_OFFSET), STATUS_OP_IN_PROGRESS), 3U);
-  EXPECT_EQ(FIELD(rtl.status(), STATUS_ENABLED), 0U);
-  rtl.access(0, false);
-  rtl.drain();
-  EXPECT_EQ(FIELD(rtl.read(NEOPROF_STATUS_OFFSET), STATUS_OP_IN_PROGRESS), 0U);
-  EXPECT_EQ(FIELD(rtl.status(), STATUS_ENABLED), 1U);
-  rtl.write(NEOPROF_CTRL_OFFSET, 1, 1);
-  EXPECT_EQ(rtl.read(NEOPROF_READS_OFFSET), 0U);
+// On the bus itself, which the Device interface hides.
+template <class Rig>
+class BusOf : public testing::Test {
+ protected:
+  explicit BusOf(uint64_t threshold = kNever) {
+    rtl_.set_observer(&ring_);
+    for (uint32_t word = 0; word < NEOPROF_BITMAP_COUNT; ++word) {
+      rtl_.write(NEOPROF_BITMAP_OFFSET + 8 * word, ~0ULL, 0xff);
+    }
+    rtl_.write(NEOPROF_CFG1_OFFSET,
+               12 | 1ULL << NEOPROF_CFG1_MODE_SHIFT | 1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT |
+                   1ULL << NEOPROF_CFG1_EPOCH_MULT_SHIFT,
+               0xff);
+    rtl_.write(NEOPROF_CFG0_OFFSET, 6 | NEOPROF_CFG0_ENABLE_MASK | threshold << 32, 0xff);
+  }
+
+  void threshold(uint64_t value) { rtl_.write(NEOPROF_CFG0_OFFSET, value << 32, 0xf0); }
+  uint64_t count(uint32_t offset) {
+    rtl_.write(NEOPROF_CTRL_OFFSET, 1, 1);
+    return rtl_.read(offset);
+  }
+  uint64_t op() { return FIELD(rtl_.read(NEOPROF_STATUS_OFFSET), STATUS_OP_IN_PROGRESS); }
+
+  // Ends an epoch; while that is worked on, each port has a read of another page from `first` on in each of `clocks`
+  // clocks. They wait in the queue.
+  void queue_up(uint64_t first, int clocks) {
+    rtl_.tick();
+    for (int i = 0; i < clocks; ++i) {
+      rtl_.access((first + static_cast<uint64_t>(i)) * kPage, false);
+    }
+  }
+  // Takes the address and the data of a write in one clock, and lets it be.
+  void begin_write(uint32_t offset, uint64_t data, uint8_t strobe) {
+    auto& top = rtl_.top();
+    top.s_axil_awaddr_i = static_cast<uint16_t>(offset);
+    top.s_axil_wdata_i = data;
+    top.s_axil_wstrb_i = strobe;
+    top.s_axil_awvalid_i = top.s_axil_wvalid_i = 1;
+    rtl_.clock();
+    top.s_axil_awvalid_i = top.s_axil_wvalid_i = 0;
+  }
+  // Clocks until the write has been answered.
+  uint64_t end_write() {
+    uint64_t clocks = 0;
+    for (; !rtl_.top().s_axil_bvalid_o && clocks < 1'000'000; ++clocks) {
+      rtl_.clock();
+    }
+    rtl_.clock();
+    return clocks;
+  }
+
+  Rtl<Rig> rtl_{kStraps, start_seed()};
+  Recorder ring_;
+};
+using Bus = BusOf<Mid>;
+
+TEST_F(Bus, DisableEndsWhatWasAccepted) {
+  threshold(1);
+  queue_up(0, 300);
+  begin_write(NEOPROF_CFG0_OFFSET, 0, 0x04);
+  EXPECT_EQ(op(), 2U) << "the queue is not empty yet";
+  rtl_.access(999 * kPage, false);
+  end_write();
+  EXPECT_EQ(FIELD(rtl_.status(), STATUS_ENABLED), 0U);
+  EXPECT_EQ(op(), 0U);
+  const size_t reported = ring_.log.size();
+  EXPECT_EQ(reported, 300U) << "all that was accepted has been counted, and what came later has not";
+  for (int clock = 0; clock < 2000; ++clock) {
+    rtl_.clock();
+  }
+  EXPECT_EQ(ring_.log.size(), reported);
+  EXPECT_EQ(count(NEOPROF_READS_OFFSET), 300U);
+  EXPECT_EQ(rtl_.read(NEOPROF_TRACKED_OFFSET), 300U);
+}
+
+TEST_F(Bus, ConfigurationAppliesToRequestsAcceptedAfterTheWrite) {
+  queue_up(0, 200);
+  begin_write(NEOPROF_CFG0_OFFSET, 5, 0x01);  // writes only
+  rtl_.set_request(0, true, false, kPage);
+  const uint64_t clocks = end_write() + 1;
+  rtl_.top().req_valid_i = 0;
+  rtl_.drain();
+  EXPECT_EQ(count(NEOPROF_TRACKED_OFFSET), 200U);
+  EXPECT_EQ(rtl_.read(NEOPROF_FILTERED_OFFSET) + rtl_.read(NEOPROF_LOST_TAP_OFFSET), clocks);
+  EXPECT_EQ(rtl_.read(NEOPROF_READS_OFFSET), 200U + clocks);
+}
+
+TEST_F(Bus, ResetLosesNoRequestInSilence) {
+  threshold(1);
+  queue_up(0, 100);
+  begin_write(NEOPROF_CFG0_OFFSET, NEOPROF_CFG0_ENABLE_MASK | NEOPROF_CFG0_RESET_MASK, 0x04);
+  // From here on requests come after the reset, and arrive while it waits and while it goes on.
+  uint64_t sent = 0;
+  const auto request = [&] {
+    rtl_.access(7 * kPage, false);
+    ++sent;
+  };
+  request();
+  EXPECT_EQ(FIELD(rtl_.status(), STATUS_OP_IN_PROGRESS), 3U) << "it waits for what was accepted";
+  while (!rtl_.top().s_axil_bvalid_o) {
+    request();
+    ASSERT_LT(sent, 1'000'000U);
+  }
+  for (int i = 0; i < 50; ++i) {
+    request();
+  }
+  EXPECT_EQ(FIELD(rtl_.status(), STATUS_OP_IN_PROGRESS), 3U);
+  rtl_.drain();
+  EXPECT_EQ(op(), 0U);
+  EXPECT_EQ(FIELD(rtl_.status(), STATUS_ENABLED), 1U);
+  EXPECT_EQ(count(NEOPROF_READS_OFFSET), sent);
+  EXPECT_EQ(rtl_.read(NEOPROF_TRACKED_OFFSET) + rtl_.read(NEOPROF_LOST_TAP_OFFSET), sent);
+  EXPECT_GE(rtl_.read(NEOPROF_TRACKED_OFFSET), Mid::kParams.tap_depth) << "as many as the queue holds waited";
+  EXPECT_EQ(rtl_.read(NEOPROF_REPORTED_OFFSET), 1U) << "page 7 alone: what was there before is forgotten";
+}
+
+TEST_F(Bus, SnapshotsAreOfOneEpoch) {
+  for (uint64_t delay = 0; delay < 40; ++delay) {
+    for (uint64_t i = 0; i < 400 * (delay + 1); ++i) {
+      rtl_.access(i * kPage, false);
+    }
+    rtl_.drain();
+    rtl_.tick();
+    for (uint64_t clock = 0; clock < delay; ++clock) {
+      rtl_.clock();
+    }
+    rtl_.post_write(NEOPROF_CTRL_OFFSET, 1, 1);
+    const uint64_t updates = FIELD(rtl_.read(NEOPROF_OCCUPANCY_OFFSET), OCCUPANCY_UPDATES);
+    EXPECT_EQ(rtl_.read(NEOPROF_ERROR_OFFSET), (updates * 178146 + (1ULL << 26) - 1) >> 26) << "delay " << delay;
+    rtl_.drain();
+  }
 }
 
 // Configuration written into full traffic: no request is lost, and each is counted wholly before or after the change.
-TEST(Bus, ConfigurationChangesUnderTrafficLoseNothing) {
-  Rtl<Mid> rtl(kStraps);
-  Recorder ring;
-  rtl.set_observer(&ring);
-  rtl.write(NEOPROF_BITMAP_OFFSET, ~0ULL, 0xff);
+TEST_F(Bus, ConfigurationChangesUnderTrafficLoseNothing) {
+  auto& rtl = rtl_;
   rtl.write(NEOPROF_CFG0_OFFSET, 4 | NEOPROF_CFG0_ENABLE_MASK | kNever << 32, 0xff);
   rtl.set_request(0, true, false, kPage);
   constexpr int kChanges = 40;
@@ -574,8 +802,8 @@ TEST(Bus, ConfigurationChangesUnderTrafficLoseNothing) {
 }
 
 // The bus may be slow: valids apart, readies late. Nothing is done twice or forgotten.
-TEST(Bus, SlowMasters) {
-  Rtl<Mid> rtl(kStraps);
+TEST_F(Bus, SlowMasters) {
+  auto& rtl = rtl_;
   auto& top = rtl.top();
   std::mt19937 random(7);
   uint64_t expected = 0;
@@ -651,14 +879,15 @@ TEST(FullSize, EpochEndLosesNothingAtOneRequestAClock) {
   EXPECT_EQ(rtl.read(NEOPROF_TRACKED_OFFSET), rtl.read(NEOPROF_READS_OFFSET));
 }
 
-// No two units of the 64 GiB that the range bitmap covers share all counters at full size: the constants of the rows
-// together have full rank.
-TEST(Hash, RowsTogetherTellAllUnitsApart) {
-  std::vector<uint64_t> columns;
-  for (uint32_t bit = 0; bit < 24; ++bit) {
-    const uint64_t mask = (1U << 19) - 1;
-    columns.push_back((h3_seed(0, bit) & mask) | (h3_seed(1, bit) & mask) << 19);
-  }
+// A reset forgets by the tags of the counters: it takes no longer than an epoch's end.
+TEST(FullSize, ResetTakesNoLongerThanAnEpochsEnd) {
+  Rtl<Full> rtl(kStraps);
+  const uint64_t before = rtl.cycles();
+  rtl.write(NEOPROF_CFG0_OFFSET, NEOPROF_CFG0_RESET_MASK, 0x04);
+  EXPECT_LT(rtl.cycles() - before, 6200U);
+}
+
+int rank(std::vector<uint64_t> columns) {
   int rank = 0;
   for (size_t i = 0; i < columns.size(); ++i) {
     if (columns[i] == 0) {
@@ -670,7 +899,53 @@ TEST(Hash, RowsTogetherTellAllUnitsApart) {
       columns[j] ^= columns[j] & low ? columns[i] : 0;
     }
   }
-  EXPECT_EQ(rank, 24);
+  return rank;
+}
+
+// What `row` makes of each of `n` neighbouring key bits from `first` on.
+std::vector<uint64_t> columns(uint32_t seed, uint32_t width, uint32_t row, uint32_t first, uint32_t n) {
+  std::vector<uint64_t> out;
+  for (uint32_t bit = first; bit < first + n; ++bit) {
+    out.push_back(hash_index(seed, width, row, 1ULL << bit));
+  }
+  return out;
+}
+
+// Pages of an aligned range, at any stride that is a power of two, share no counter and fill all sets as long as they
+// can.
+TEST(Hash, EveryWindowOfEveryRowIsInjective) {
+  for (uint32_t seed = 0; seed < kHashSeeds; ++seed) {
+    for (uint32_t row = 0; row < kHashRows; ++row) {
+      for (uint32_t width = row < kLostHashRow ? 6 : 1; width <= 24; ++width) {
+        for (uint32_t first = 0; first + width <= 24; ++first) {
+          EXPECT_EQ(rank(columns(seed, width, row, first, width)), static_cast<int>(width))
+              << "seed " << seed << ", row " << row << ", width " << width << ", key bits from " << first;
+        }
+      }
+    }
+  }
+}
+
+// Any two rows of the tracker together tell all units apart that differ within twice the width; from a width of 12 on
+// these are all units of the 64 GiB that the range bitmap covers.
+TEST(Hash, RowsTogetherTellAllUnitsApart) {
+  for (uint32_t seed = 0; seed < kHashSeeds; ++seed) {
+    for (uint32_t width = 6; width <= 24; ++width) {
+      const uint32_t window = std::min(24U, 2 * width);
+      for (uint32_t a = 0; a < kLostHashRow; ++a) {
+        for (uint32_t b = 0; b < a; ++b) {
+          for (uint32_t first = 0; first + window <= 24; ++first) {
+            auto both = columns(seed, width, a, first, window);
+            const auto other = columns(seed, width, b, first, window);
+            for (size_t i = 0; i < both.size(); ++i) {
+              both[i] |= other[i] << 32;
+            }
+            ASSERT_EQ(rank(both), static_cast<int>(window)) << "seed " << seed << ", rows " << a << " and " << b;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Model, RefusesParametersOutOfRange) {

@@ -3,6 +3,7 @@
 // registers, and all along the ring entries in order.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <random>
 #include <set>
@@ -163,7 +164,15 @@ class Equivalence : public testing::Test {
   }
 
   void compare_read(uint32_t offset) {
-    EXPECT_EQ(rtl_.read(offset), model_.read(offset)) << "offset 0x" << std::hex << offset;
+    const uint64_t said = rtl_.read(offset), expected = model_.read(offset);
+    // An entry of the hotlist that was never written has what the RAM began with.
+    const bool known = offset < NEOPROF_HOTLIST_OFFSET || offset >= NEOPROF_ID_OFFSET ||
+                       std::any_of(model_log_.log.begin(), model_log_.log.end(), [&](const auto& entry) {
+                         return entry.first == (offset - NEOPROF_HOTLIST_OFFSET) / NEOPROF_HOTLIST_STRIDE;
+                       });
+    if (known) {
+      EXPECT_EQ(said, expected) << "offset 0x" << std::hex << offset;
+    }
     compare_live();
   }
 
@@ -172,6 +181,7 @@ class Equivalence : public testing::Test {
     ASSERT_EQ(rtl_.status(), model_.status()) << "clock " << model_.cycles();
     ASSERT_EQ(rtl_.ring(), model_.ring()) << "clock " << model_.cycles();
     ASSERT_EQ(rtl_.irq(), model_.irq()) << "clock " << model_.cycles();
+    ASSERT_EQ(rtl_.messages(), model_.messages()) << "clock " << model_.cycles();
     ASSERT_EQ(rtl_log_.log.size(), model_log_.log.size()) << "clock " << model_.cycles();
     if (!model_log_.log.empty()) {
       ASSERT_EQ(rtl_log_.log.back(), model_log_.log.back()) << "clock " << model_.cycles();
@@ -201,7 +211,7 @@ class Equivalence : public testing::Test {
 
   std::mt19937_64 random_;
   std::array<uint64_t, 48> pool_{};
-  Rtl<Rig> rtl_{kStraps};
+  Rtl<Rig> rtl_{kStraps, start_seed()};
   Model model_{Rig::kParams, kStraps};
   Recorder rtl_log_, model_log_;
   std::set<uint32_t> seen_;

@@ -15,6 +15,8 @@ struct Straps {
   uint64_t hpa_size = 0;             // bytes
   uint32_t peak_lines_per_tick = 0;  // 64-byte requests the memory can serve in 100 us
   uint64_t serial = 0;               // of the CXL memory device; 0: none
+  uint32_t log2_width = 0;           // counters in a row of the tracker, log2; 0: as many as were built
+  uint32_t hash_seed = 0;            // which family of hash functions; 0: the one of a device without this strap
 };
 
 // Receives what the device changes by itself, in the order in which it changes it, during access, tick, write and
@@ -43,6 +45,8 @@ class Device {
   virtual uint64_t status() const = 0;
   virtual uint64_t ring() const = 0;
   virtual bool irq() const = 0;
+  // Interrupt messages (MSI) that the device has sent since construction.
+  virtual uint64_t messages() const = 0;
   // Clocks since construction (simulation speed is measured with it). The model counts the same clocks.
   virtual uint64_t cycles() const = 0;
   virtual void set_observer(RingObserver* observer) = 0;  // not owned; nullptr: none

@@ -17,14 +17,28 @@ namespace neoprof {
 template <class Top, unsigned Channels = 1>
 class RtlDriver final : public Device {
  public:
-  // Comes out of reset and waits until the memories are clear; clocks count from then on.
-  explicit RtlDriver(const Straps& straps)
-      : context_(std::make_unique<VerilatedContext>()), top_(std::make_unique<Top>(context_.get(), "")) {
+  // Comes out of reset and waits until the memories are clear; clocks count from then on. Where Top was built with
+  // --x-initial unique, everything that no reset sets begins with random bits of `start`.
+  explicit RtlDriver(const Straps& straps, int start = 1)
+      : context_(random_context(start)), top_(std::make_unique<Top>(context_.get(), "")) {
     Top& top = *top_;
     top.hpa_base_i = straps.hpa_base;
     top.hpa_size_i = straps.hpa_size;
     top.peak_lines_per_tick_i = straps.peak_lines_per_tick;
     top.serial_i = straps.serial;
+    top.log2_width_i = static_cast<uint8_t>(straps.log2_width);
+    top.hash_seed_i = static_cast<uint8_t>(straps.hash_seed);
+    top.tick_i = 0;
+    top.req_valid_i = 0;
+    top.req_write_i = 0;
+    for (unsigned channel = 0; channel < Channels; ++channel) set_request(channel, false, false, 0);
+    top.s_axil_awvalid_i = 0;
+    top.s_axil_awaddr_i = 0;
+    top.s_axil_wvalid_i = 0;
+    top.s_axil_wdata_i = 0;
+    top.s_axil_wstrb_i = 0;
+    top.s_axil_arvalid_i = 0;
+    top.s_axil_araddr_i = 0;
     top.s_axil_bready_i = 1;
     top.s_axil_rready_i = 1;
     // rst_ni has to fall: the RTL is sensitive to the edge.
@@ -37,7 +51,7 @@ class RtlDriver final : public Device {
     top.rst_ni = 1;
     top.eval();
     drain();
-    cycles_ = 0;
+    cycles_ = messages_ = 0;
   }
 
   ~RtlDriver() override { top_->final(); }
@@ -66,6 +80,7 @@ class RtlDriver final : public Device {
     top.clk_i = 0;
     top.eval();
     ++cycles_;
+    messages_ += top.msi_o;
     if (top.ring_we_o && observer_ != nullptr) {
       observer_->on_ring_entry(top.ring_index_o, top.ring_entry_o);
     }
@@ -134,6 +149,7 @@ class RtlDriver final : public Device {
   [[nodiscard]] uint64_t status() const override { return top_->status_o; }
   [[nodiscard]] uint64_t ring() const override { return top_->ring_o; }
   [[nodiscard]] bool irq() const override { return top_->irq_o; }
+  [[nodiscard]] uint64_t messages() const override { return messages_; }
   [[nodiscard]] uint64_t cycles() const override { return cycles_; }
   void set_observer(RingObserver* observer) override { observer_ = observer; }
 
@@ -153,6 +169,13 @@ class RtlDriver final : public Device {
     }
   }
 
+  static std::unique_ptr<VerilatedContext> random_context(int start) {
+    auto context = std::make_unique<VerilatedContext>();
+    context->randReset(2);
+    context->randSeed(start);
+    return context;
+  }
+
   // Takes over inputs changed since the last clock edge, so that combinational outputs (idle_o) are up to date.
   void settle() { top_->eval(); }
 
@@ -160,6 +183,7 @@ class RtlDriver final : public Device {
   std::unique_ptr<Top> top_;
   RingObserver* observer_ = nullptr;
   uint64_t cycles_ = 0;
+  uint64_t messages_ = 0;
 };
 
 }  // namespace neoprof
