@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hil/model/device_size.h"
 #include "hil/model/hierarchy.h"
 #include "hil/model/params.h"
 #include "hil/plugin/bar_device.h"
@@ -50,7 +51,8 @@ struct Options {
   uint32_t shift = 0;
   uint64_t calibrate = 0;  // instructions of the region of interest; 0: no calibration
   bool ideal = false;
-  bool model = false;  // the golden model instead of the RTL
+  bool model = false;                      // the golden model instead of the RTL
+  uint32_t log2_width = 0, hash_seed = 0;  // straps of the profiler
   Fault fault = Fault::kNone;
   std::string source;  // of a HotPageSource in the profiler's place; empty: none
   uint64_t dram_bytes = 0;
@@ -73,6 +75,8 @@ class Machine final : public DeviceSink, public LineObserver {
     straps.hpa_base = options.cxl_base;
     straps.hpa_size = options.cxl_size / bars.size();
     straps.peak_lines_per_tick = static_cast<uint32_t>(options.params.cxl_mb_s * kTickNs / 1000 / 64 / bars.size());
+    straps.log2_width = options.log2_width;
+    straps.hash_seed = options.hash_seed;
     for (size_t i = 0; i < bars.size(); ++i) {
       if (true_cxl_) straps.serial = options.serials[i];
       devices_.push_back(std::make_unique<BarDevice>(straps, options.model, options.fault, bars[i],
@@ -462,6 +466,10 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.watch.record_all = number != 0;
   } else if (key == "device" && (text == "rtl" || text == "model")) {
     options.model = text == "model";
+  } else if (key == "log2_width" && is_number && number <= full_log2_width()) {
+    options.log2_width = static_cast<uint32_t>(number);
+  } else if (key == "hash_seed" && is_number && number < device_hash_seeds()) {
+    options.hash_seed = static_cast<uint32_t>(number);
   } else if (key == "source" && (text == "pebs" || text == "ptescan")) {
     options.source = text;
   } else if (key == "dram_bytes" && is_number) {

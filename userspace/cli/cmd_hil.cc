@@ -52,6 +52,7 @@ struct Arguments {
   int shift = -1;
   uint64_t jobs = std::max(1u, std::thread::hardware_concurrency());
   std::string json, directory;
+  std::string device_bits = fmt::format("{}", hil::kDeviceBitsPerPage);
 };
 
 // A folder for logs that goes away unless something in it is worth keeping.
@@ -139,7 +140,16 @@ RunOptions finish_options(Arguments& arguments) {
     options.files.emplace_back(file.substr(0, colon), file.substr(colon + 1));
   }
   if (arguments.machine == "cxl") options.machine.kind = hil::MachineKind::kCxl;
+  if (arguments.device_bits == "full") {
+    options.device_bits_per_page.reset();
+  } else if (options.device_bits_per_page = hil::parse_bits_per_page(arguments.device_bits);
+             !options.device_bits_per_page) {
+    throw std::runtime_error(fmt::format("--device-bits-per-page '{}': expected a number of {} to {}, or full",
+                                         arguments.device_bits, hil::kMinDeviceBitsPerPage,
+                                         hil::kMaxDeviceBitsPerPage));
+  }
   hil::check_machine(options);
+  hil::profiler_state(options);
   if (arguments.shift >= 0) options.shift = static_cast<uint32_t>(arguments.shift);
   return options;
 }
@@ -316,6 +326,15 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--device", a.run.device, "device in the loop: the Verilated RTL or its golden model")
       ->capture_default_str()
       ->check(CLI::IsMember({"rtl", "model"}));
+  command
+      .add_option(
+          "--device-bits-per-page", a.device_bits,
+          "size of the device's sketch: at most so many bits for each 4 KiB page of its memory; full: as built, "
+          "2 x 512K counters")
+      ->capture_default_str();
+  command.add_option("--device-hash-seed", a.run.device_hash_seed, "which family of hash functions the device uses")
+      ->capture_default_str()
+      ->check(CLI::Range(0u, hil::device_hash_seeds() - 1));
   command.add_option("--fault", a.run.fault, "a device that misbehaves, for tests of the driver")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "magic", "version", "units", "tail"}));

@@ -63,6 +63,26 @@ std::optional<uint64_t> recovery_ns(const RunResult& run, double tolerance) {
   return std::nullopt;
 }
 
+// State in bits, of one device. What the budget is for is apart from what does not depend on the memory's size.
+Json profiler_json(const RunOptions& options) {
+  const DeviceState state = profiler_state(options);
+  const uint64_t pages = options.cxl_bytes / options.machine.devices / 4096;
+  const auto per_page = [pages](uint64_t bits) { return static_cast<double>(bits) / static_cast<double>(pages); };
+  Json json;
+  json["asked_bits_per_page"] = options.device_bits_per_page ? Json(*options.device_bits_per_page) : Json("full");
+  json["bits_per_page"] = per_page(state.sketch);
+  json["other_bits_per_page"] = per_page(state.other());
+  json["hash_seed"] = options.device_hash_seed;
+  json["sketch"] = {{"rows", state.rows},
+                    {"counters", uint64_t{1} << state.log2_width},
+                    {"counter_bits", state.counter_bits},
+                    {"tag_bits", state.tag_bits},
+                    {"bits", state.sketch}};
+  json["other_bits"] = {{"hot_filter", state.hot_filter}, {"lost_units", state.lost_units}, {"hotlist", state.hotlist},
+                        {"queue", state.queue},           {"histogram", state.histogram},   {"epochs", state.epochs}};
+  return json;
+}
+
 Json to_json(const RunResult& run) {
   Json json;
   json["program"] = run.options.program;
@@ -111,6 +131,7 @@ Json to_json(const RunResult& run) {
                    {"hpa_base", run.region.base},
                    {"bytes", run.region.size}};
   }
+  json["profiler"] = profiler_json(run.options);
   json["free_bytes"] = {{"dram", run.free_bytes[0]}, {"cxl", run.free_bytes[1]}};
   Json params;
   for (const ParamInfo& info : param_table()) params[std::string(info.name)] = run.options.params.*info.field;

@@ -50,6 +50,22 @@ TEST(Report, TableShowsTheShareOfTheGapRecovered) {
   EXPECT_NE(text.find("1.82x"), std::string::npos) << text;
 }
 
+TEST(Report, JsonSaysWhatTheProfilerIsMadeOf) {
+  RunResult run = run_with("neotier", 5, {});
+  run.options.cxl_bytes = 192 << 20;
+  auto profiler = to_json(run)["profiler"];
+  EXPECT_EQ(profiler["asked_bits_per_page"], 4.5);
+  EXPECT_EQ(profiler["bits_per_page"], 4.0);
+  EXPECT_EQ(profiler["sketch"]["counters"], 4096);
+  run.options.device_bits_per_page.reset();
+  profiler = to_json(run)["profiler"];
+  EXPECT_EQ(profiler["asked_bits_per_page"], "full");
+  EXPECT_EQ(profiler["bits_per_page"], 512.0);
+  run.options.device_bits_per_page = 0.01;
+  run.options.cxl_bytes = 64 << 20;
+  EXPECT_THROW(profiler_state(run.options), std::runtime_error);
+}
+
 TEST(Report, JsonHasThePromisedKeysAndAVerdictHasNoFigures) {
   RunResult run = run_with("neotier", 5, {});
   run.end.fills[0] = 3;
@@ -57,7 +73,7 @@ TEST(Report, JsonHasThePromisedKeysAndAVerdictHasNoFigures) {
   const auto json = to_json(run);
   for (const char* key :
        {"program", "policy", "machine", "kernel", "seed", "thp", "shift", "dram_bytes", "cxl_bytes", "instructions",
-        "modelled_ns", "guest_ns", "llc_misses", "promoted_pages", "demoted_pages", "exit_status"}) {
+        "modelled_ns", "guest_ns", "llc_misses", "promoted_pages", "demoted_pages", "exit_status", "profiler"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["llc_misses"]["cxl"], 4);

@@ -246,6 +246,17 @@ void check_machine(const RunOptions& options) {
   }
 }
 
+DeviceState profiler_state(const RunOptions& options) {
+  if (!options.device_bits_per_page) return device_state(full_log2_width());
+  const auto width = log2_width_within(*options.device_bits_per_page, options.cxl_bytes / options.machine.devices);
+  if (!width) {
+    throw std::runtime_error(
+        fmt::format("--device-bits-per-page {}: too few for the smallest profiler of {} MiB of CXL memory; give more",
+                    *options.device_bits_per_page, options.cxl_bytes / options.machine.devices / kMiB));
+  }
+  return device_state(*width);
+}
+
 Run::Run(const Installation& installation, RunOptions options, uint32_t shift, const fs::path& directory,
          uint64_t calibrate)
     : installation_(installation),
@@ -284,7 +295,8 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
                 options_.machine.devices, options_.machine.interrupts);
   started_ns_ = steady_ns();
   std::string plugin =
-      fmt::format(",device={},fault={},ideal={}", options_.device, options_.fault, policy.ideal ? 1 : 0);
+      fmt::format(",device={},log2_width={},hash_seed={},fault={},ideal={}", options_.device,
+                  profiler_state(options_).log2_width, options_.device_hash_seed, options_.fault, policy.ideal ? 1 : 0);
   if (!policy.source.empty()) {
     plugin += fmt::format(",source={},dram_bytes={}", policy.source, options_.dram_bytes);
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hil/machine.h"
+#include "hil/model/device_size.h"
 #include "hil/model/params.h"
 #include "hil/policy.h"
 #include "neotier/mailbox.h"
@@ -51,6 +52,9 @@ struct RunOptions {
   std::string cwd;                                         // in the guest
   std::string stdin_file;                                  // of the host; empty: the program reads an empty input
   std::string device = "rtl", fault = "none";
+  std::optional<double> device_bits_per_page =
+      kDeviceBitsPerPage;            // of the sketch, at most; unset: the device as built
+  uint32_t device_hash_seed = 0;     // below device_hash_seeds()
   bool timeline = false;             // samples over the region of interest; changes no figure
   bool moves = false;                // and pages promoted and demoted, which the guest has to read: it does
   std::filesystem::path record;      // trace of what the memory device sees; empty: none
@@ -62,6 +66,10 @@ struct RunOptions {
 
 // Throws std::runtime_error in one line where options of the machine contradict each other.
 void check_machine(const RunOptions& options);
+
+// What each CXL device's profiler is made of. Throws std::runtime_error in one line where the budget is too small for
+// any.
+DeviceState profiler_state(const RunOptions& options);
 
 // Whether PROGRAM is a line for the guest's shell: a single argument that has a space or a shell's special character in
 // it and is no file's name.
