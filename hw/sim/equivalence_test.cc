@@ -211,8 +211,8 @@ class Equivalence : public testing::Test {
 
   std::mt19937_64 random_;
   std::array<uint64_t, 48> pool_{};
-  Rtl<Rig> rtl_{kStraps, start_seed()};
-  Model model_{Rig::kParams, kStraps};
+  Rtl<Rig> rtl_{straps_of<Rig>(), start_seed()};
+  Model model_{Rig::kParams, straps_of<Rig>()};
   Recorder rtl_log_, model_log_;
   std::set<uint32_t> seen_;
 };
@@ -232,6 +232,8 @@ TYPED_TEST(Equivalence, RandomTraffic3) { this->run(seed_or(3), 8000); }
 
 using EquivalenceFull = Equivalence<Full>;
 TEST_F(EquivalenceFull, RandomTraffic) { run(seed_or(4), 2500); }
+using EquivalenceNarrow = Equivalence<Narrow>;
+TEST_F(EquivalenceNarrow, RandomTraffic) { run(seed_or(5), 4000); }
 
 }  // namespace
 }  // namespace neoprof::test

@@ -47,6 +47,12 @@ struct Full {  // as shipped
   static constexpr ModelParams kParams{};
   static constexpr const char* kName = "full";
 };
+struct Narrow {  // as shipped, narrowed by its straps
+  using Top = Vneoprof_top;
+  static constexpr ModelParams kParams{};
+  static constexpr const char* kName = "narrow";
+  static constexpr uint32_t kLog2Width = 9, kHashSeed = 2;
+};
 
 template <class Rig>
 using Rtl = RtlDriver<typename Rig::Top, Rig::kParams.channels>;
@@ -64,6 +70,16 @@ inline int start_seed() {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   const std::string name = std::string(test->test_suite_name()) + test->name();
   return static_cast<int>((std::hash<std::string>()(name) + 31 * seed_or(0)) % 0x7fffffff) + 1;
+}
+
+template <class Rig>
+constexpr Straps straps_of() {
+  Straps straps = kStraps;
+  if constexpr (requires { Rig::kLog2Width; }) {
+    straps.log2_width = Rig::kLog2Width;
+    straps.hash_seed = Rig::kHashSeed;
+  }
+  return straps;
 }
 
 using RingLog = std::vector<std::pair<uint32_t, uint64_t>>;
