@@ -4,14 +4,20 @@
  * behind it. Answers CFG0 and CTRL within a millisecond, and reports the pages that KMOD_FEED_PATH names, over and over.
  * Also the device that lies, which no honest emulator can be.
  *
- *	kmod_device [base=<bytes>] [size=<bytes>] [lie=<what>] [set=<offset>:<value>]...
+ *	kmod_device [index=<n>] [base=<bytes>] [size=<bytes>] [lie=<what>] [set=<offset>:<value>]...
  *
+ * index: which of the PCI functions, in the order of their addresses. Of the feed it reports what lies in its own memory.
  * lie: tail (out of range), units (half of them beyond the device's memory), silent (never answers), shuffle (TAIL jumps
  * about within the ring and entries are noise).
  * set: overwrites a register after the honest ones have been written.
+ *
+ * SIGUSR1: forgets all that was written to it, as a reset or a power cycle does to a device, and says "forgot".
+ * SIGTERM: ends, and leaves a BAR that is no NeoProf's.
+ * SIGUSR2: every register reads all ones, as those of a device that is gone, until SIGUSR1; says "gone".
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,41 +39,52 @@ static void reg_write(uint32_t offset, uint64_t value)
 	*(volatile uint64_t *)(bar + offset) = value;
 }
 
-static int open_bar(void)
+static volatile sig_atomic_t forget, gone, end;
+
+static void on_signal(int number)
 {
-	DIR *dir = opendir("/sys/bus/pci/devices");
-	struct dirent *entry;
-	char path[512], id[32];
+	if (number == SIGUSR1)
+		forget = 1;
+	else if (number == SIGUSR2)
+		gone = 1;
+	else
+		end = 1;
+}
 
-	while (dir && (entry = readdir(dir))) {
+static unsigned int pci_id(const char *function, const char *which)
+{
+	char path[512], id[32] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/%s", function, which);
+	file = fopen(path, "r");
+	if (!file)
+		return 0;
+	if (!fgets(id, sizeof(id), file))
+		id[0] = 0;
+	fclose(file);
+	return strtoul(id, NULL, 16);
+}
+
+static int open_bar(unsigned int index)
+{
+	struct dirent **entries;
+	char path[512];
+	int nr = scandir("/sys/bus/pci/devices", &entries, NULL, alphasort), i;
+
+	for (i = 0; i < nr; i++) {
 		FILE *file;
-		unsigned int vendor = 0, device = 0;
 
-		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/vendor", entry->d_name);
-		file = fopen(path, "r");
-		if (file) {
-			if (fgets(id, sizeof(id), file))
-				vendor = strtoul(id, NULL, 16);
-			fclose(file);
-		}
-		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/device", entry->d_name);
-		file = fopen(path, "r");
-		if (file) {
-			if (fgets(id, sizeof(id), file))
-				device = strtoul(id, NULL, 16);
-			fclose(file);
-		}
-		if (vendor != 0x1af4 || device != 0x1110)
+		if (pci_id(entries[i]->d_name, "vendor") != 0x1af4 || pci_id(entries[i]->d_name, "device") != 0x1110 || index--)
 			continue;
 		/* Memory decoding is off until a driver or this turns it on. */
-		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", entry->d_name);
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", entries[i]->d_name);
 		file = fopen(path, "w");
 		if (file) {
 			fputs("1", file);
 			fclose(file);
 		}
-		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/resource2", entry->d_name);
-		closedir(dir);
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/resource2", entries[i]->d_name);
 		return open(path, O_RDWR);
 	}
 	return -1;
@@ -83,43 +100,11 @@ static uint32_t next_random(void)
 	return state >> 32;
 }
 
-int main(int argc, char **argv)
+/* All registers as after power-on, then what set= wants. */
+static void power_on(uint64_t base, uint64_t size, int argc, char **argv)
 {
-	uint64_t base = 0x100000000ULL, size = 256ULL << 20, reported = 0, epochs = 0, status = NEOPROF_STATUS_INIT;
-	const struct timespec tick = { .tv_nsec = 500000 };
-	const char *lie = "";
-	struct kmod_feed *feed;
-	uint32_t next = 0, i;
-	int fd, n;
-
-	for (n = 1; n < argc; n++) {
-		if (!strncmp(argv[n], "base=", 5))
-			base = strtoull(argv[n] + 5, NULL, 0);
-		else if (!strncmp(argv[n], "size=", 5))
-			size = strtoull(argv[n] + 5, NULL, 0);
-		else if (!strncmp(argv[n], "lie=", 4))
-			lie = argv[n] + 4;
-	}
-	fd = open_bar();
-	if (fd < 0) {
-		fprintf(stderr, "kmod_device: no PCI 1af4:1110 whose BAR 2 can be opened\n");
-		return 1;
-	}
-	bar = mmap(NULL, NEOPROF_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (bar == MAP_FAILED) {
-		perror("kmod_device: mmap BAR 2");
-		return 1;
-	}
-	fd = open(KMOD_FEED_PATH, O_RDWR | O_CREAT, 0600);
-	if (fd < 0 || ftruncate(fd, sizeof(*feed))) {
-		perror("kmod_device: " KMOD_FEED_PATH);
-		return 1;
-	}
-	feed = mmap(NULL, sizeof(*feed), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (feed == MAP_FAILED) {
-		perror("kmod_device: mmap feed");
-		return 1;
-	}
+	uint32_t i;
+	int n;
 
 	for (i = 0; i < NEOPROF_SIZE; i += 8)
 		reg_write(i, 0);
@@ -141,13 +126,85 @@ int main(int argc, char **argv)
 		if (!strncmp(argv[n], "set=", 4) && colon)
 			reg_write(strtoul(argv[n] + 4, NULL, 0), strtoull(colon + 1, NULL, 0));
 	}
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t base = 0x100000000ULL, size = 256ULL << 20, reported = 0, epochs = 0, status = NEOPROF_STATUS_INIT;
+	const struct timespec tick = { .tv_nsec = 500000 };
+	const char *lie = "";
+	struct kmod_feed *feed;
+	uint32_t next = 0, index = 0, i;
+	int fd, n;
+
+	signal(SIGUSR1, on_signal);
+	signal(SIGUSR2, on_signal);
+	signal(SIGTERM, on_signal);
+	for (n = 1; n < argc; n++) {
+		if (!strncmp(argv[n], "base=", 5))
+			base = strtoull(argv[n] + 5, NULL, 0);
+		else if (!strncmp(argv[n], "size=", 5))
+			size = strtoull(argv[n] + 5, NULL, 0);
+		else if (!strncmp(argv[n], "index=", 6))
+			index = strtoul(argv[n] + 6, NULL, 0);
+		else if (!strncmp(argv[n], "lie=", 4))
+			lie = argv[n] + 4;
+	}
+	fd = open_bar(index);
+	if (fd < 0) {
+		fprintf(stderr, "kmod_device: no PCI 1af4:1110 number %u whose BAR 2 can be opened\n", index);
+		return 1;
+	}
+	bar = mmap(NULL, NEOPROF_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (bar == MAP_FAILED) {
+		perror("kmod_device: mmap BAR 2");
+		return 1;
+	}
+	fd = open(KMOD_FEED_PATH, O_RDWR | O_CREAT, 0600);
+	if (fd < 0 || ftruncate(fd, sizeof(*feed))) {
+		perror("kmod_device: " KMOD_FEED_PATH);
+		return 1;
+	}
+	feed = mmap(NULL, sizeof(*feed), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (feed == MAP_FAILED) {
+		perror("kmod_device: mmap feed");
+		return 1;
+	}
+
+	power_on(base, size, argc, argv);
 	puts("ready");
 	fflush(stdout);
 
 	for (;; nanosleep(&tick, NULL)) {
-		uint64_t cfg0 = reg_read(NEOPROF_CFG0_OFFSET);
+		uint64_t cfg0;
 		uint32_t head, tail, room;
 
+		if (end) {
+			reg_write(NEOPROF_ID_OFFSET, 0);
+			return 0;
+		}
+		if (forget) {
+			power_on(base, size, argc, argv);
+			reported = 0;
+			epochs = 0;
+			status = NEOPROF_STATUS_INIT;
+			gone = 0;
+			forget = 0;
+			puts("forgot");
+			fflush(stdout);
+		}
+		if (gone) {
+			/* Again and again: the driver may write. Backwards: what is read last shows it first. */
+			for (i = NEOPROF_SIZE; i; i -= 8)
+				reg_write(i - 8, ~0ULL);
+			if (gone == 1) {
+				gone = 2;
+				puts("gone");
+				fflush(stdout);
+			}
+			continue;
+		}
+		cfg0 = reg_read(NEOPROF_CFG0_OFFSET);
 		if (!strcmp(lie, "silent")) {
 			reg_write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_INIT | NEOPROF_STATUS_OP_IN_PROGRESS_MASK);
 			continue;
@@ -201,6 +258,8 @@ int main(int argc, char **argv)
 					break;
 			}
 			unit = feed->pfn[next++] - (base >> 12);
+			if (unit >= size >> 12)
+				continue;
 			if (!strcmp(lie, "units") && (next & 1))
 				unit = ((uint64_t)next_random() << 16 | next_random()) + (size >> 12);
 			reg_write(NEOPROF_HOTLIST_OFFSET + tail * 8, unit << 16 | 20);

@@ -15,7 +15,7 @@ NEOTIER_SIZE=${NEOTIER_SIZE:-0x10000000}
 sys=/sys/kernel/neotier
 tests=0
 failures=0
-device_pid=
+device_pids=
 
 ok() { tests=$((tests + 1)); echo "ok $tests - $1"; }
 not_ok() { tests=$((tests + 1)); failures=$((failures + 1)); echo "not ok $tests - $1"; [ -n "$2" ] && echo "# $2"; }
@@ -43,27 +43,79 @@ unload() { ! loaded || rmmod neotier; }
 stat() { cat "$sys/stats/$1"; }
 knob() { echo "$2" > "$sys/$1"; }
 
-# device_start [arguments of kmod_device]: nothing to do where a real (emulated) device is there
-device_start() {
-	[ "$NEOTIER_FAKE" = 1 ] || return 0
-	device_stop
-	rm -f /tmp/neotier-feed /tmp/kmod_device.out
-	"$NEOTIER_BIN/kmod_device" base="$NEOTIER_BASE" size="$NEOTIER_SIZE" "$@" > /tmp/kmod_device.out &
-	device_pid=$!
-	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-		grep -q ready /tmp/kmod_device.out 2>/dev/null && return 0
-		kill -0 "$device_pid" 2>/dev/null || break
+# eventually <command...>: waits for a state, not for a time. The limit is for what never comes.
+eventually() {
+	local tries=${TRIES:-1200}
+	until "$@" > /dev/null 2>&1; do
+		tries=$((tries - 1))
+		[ $tries -gt 0 ] || return 1
 		usleep 50000
 	done
+}
+# above <counter> <value>, counters: sum over devices
+above() { [ "$(stat "$1")" -gt "$2" ]; }
+rises() { eventually above "$1" "$(stat "$1")"; }
+state_is() { [ "$(cat "$sys/device$1/state")" = "$2" ]; }
+
+# PCI functions that can be our device, in the order of kmod_device's index
+functions() {
+	local path
+	for path in /sys/bus/pci/devices/*; do
+		[ "$(cat "$path/vendor" "$path/device" | tr '\n' ' ')" = "0x1af4 0x1110 " ] && echo "${path##*/}"
+	done
+}
+
+# device_play <index> <base> <size> [arguments of kmod_device]
+device_play() {
+	local index=$1 base=$2 size=$3 out=/tmp/kmod_device.$1 pid
+	shift 3
+	rm -f "$out"
+	"$NEOTIER_BIN/kmod_device" index="$index" base="$base" size="$size" "$@" > "$out" &
+	pid=$!
+	device_pids="$device_pids $pid"
+	played() { grep -q ready "$out" || ! kill -0 $pid; }
+	eventually played && kill -0 $pid && return 0
 	echo "# kmod_device did not start"
 	return 1
 }
 
+# device_start [arguments of kmod_device]: one device with all the memory; nothing to do where a real (emulated) one is there
+device_start() {
+	[ "$NEOTIER_FAKE" = 1 ] || return 0
+	device_stop
+	rm -f /tmp/neotier-feed
+	device_play 0 "$NEOTIER_BASE" "$NEOTIER_SIZE" "$@"
+}
+
+# devices_start [arguments of kmod_device]: two, with half of the memory each
+devices_start() {
+	local half=$((NEOTIER_SIZE / 2))
+	device_stop
+	rm -f /tmp/neotier-feed
+	device_play 0 "$NEOTIER_BASE" $half "$@" && device_play 1 $((NEOTIER_BASE + half)) $half "$@"
+}
+
+# device_tell <signal> <answer>: to every device played, and waits until it has obeyed
+device_tell() {
+	local signal=$1 answer=$2 pid index=0 before
+	for pid in $device_pids; do
+		before=$(grep -c "$answer" /tmp/kmod_device.$index)
+		kill "-$signal" "$pid"
+		told() { [ "$(grep -c "$answer" /tmp/kmod_device.$index)" -gt "$before" ]; }
+		eventually told || return 1
+		index=$((index + 1))
+	done
+}
+device_forget() { device_tell USR1 forgot; }
+device_vanish() { device_tell USR2 gone; }
+
 device_stop() {
-	[ -n "$device_pid" ] || return 0
-	kill "$device_pid" 2>/dev/null
-	wait "$device_pid" 2>/dev/null
-	device_pid=
+	local pid
+	for pid in $device_pids; do
+		kill "$pid" 2>/dev/null
+		wait "$pid" 2>/dev/null
+	done
+	device_pids=
 	rm -f /tmp/neotier-feed
 }
 

@@ -1,13 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Host side: boots a stock kernel in QEMU (TCG) with two NUMA nodes and a plain ivshmem device, runs the kmod_*.sh tests in
-# it with kmod_device as the device, prints their TAP. No emulator of the profiler is involved.
+# Host side: boots a stock kernel in QEMU (TCG) with two NUMA nodes and two plain ivshmem devices, each behind a root port
+# of its own, runs the kmod_*.sh tests in it with kmod_device as the device, prints their TAP. No emulator of the profiler
+# is involved; a device that nobody plays is a stranger's. Four CPUs: what the module does at the same time elsewhere counts.
 #   kmod_run.sh <vmlinuz> <neotier.ko> [script ...]
-# SMP: vCPUs, 4 unless told; ICOUNT=<shift> makes guest time count instructions; NODE0, NODE1: MiB of memory;
-# EXTRA: more QEMU arguments. GUEST_ENV: settings for the scripts, NAME=value.
+# SMP: CPUs. ICOUNT=<shift> makes guest time count instructions, on one CPU. NODE0, NODE1: MiB of memory. EXTRA: more QEMU
+# arguments; APPEND: more kernel parameters. GUEST_ENV: settings for the scripts, NAME=value. UNTESTED: a neotier.ko that
+# takes this kernel for a newer one than it was tested with.
+# A line "== qemu: <command>" of the guest goes to QEMU's monitor.
 # Exit: 0 all passed, 1 something failed, 4 cannot run here.
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '3,9s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '3,12s/^# //p' "$0" >&2; exit 2; }
 kernel=$1 module=$2
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,7 +30,8 @@ done
 cp "$here"/kmod_*.sh "$top/docs/abi/sysfs-kernel-neotier" "$root/test/"
 # Debug information is most of the file, and the guest's memory is small.
 strip --strip-debug -o "$root/test/neotier.ko" "$module"
-[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh
+[ -z "${UNTESTED:-}" ] || strip --strip-debug -o "$root/test/neotier-untested.ko" "$UNTESTED"
+[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_reset.sh
 cat > "$root/init" << INIT
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -51,24 +55,41 @@ poweroff -f
 INIT
 chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) > "$work/initrd"
-truncate -s 1M "$work/bar"
+smp=${SMP:-4}
 time=()
-[ -z "${ICOUNT:-}" ] || time=(-icount "shift=$ICOUNT,sleep=off")
+[ -z "${ICOUNT:-}" ] || { smp=1 time=(-icount "shift=$ICOUNT,sleep=off"); }
+devices=()
+for n in 0 1; do
+	truncate -s 1M "$work/bar$n"
+	devices+=(-device "pcie-root-port,id=port$n,chassis=$((n + 1))"
+		-object "memory-backend-file,id=bar$n,size=1M,share=on,mem-path=$work/bar$n"
+		-device "ivshmem-plain,id=device$n,memdev=bar$n,bus=port$n")
+done
+mkfifo "$work/monitor.in" "$work/monitor.out"
 # iomem=relaxed: else the kernel takes kmod_device's mapping of the BAR away once the driver claims it.
 # max-ram-below-4g equal to node 0 puts node 1 at 4 GiB.
-nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp $smp \
-	-m $((node0 + node1))M -display none -nodefaults -no-reboot -monitor none -serial file:"$work/console" "${time[@]}" \
+nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp "$smp" \
+	-m $((node0 + node1))M -display none -nodefaults -no-reboot -serial file:"$work/console" "${time[@]}" \
+	-chardev pipe,id=monitor,path="$work/monitor" -mon chardev=monitor \
 	-object memory-backend-ram,id=m0,size=${node0}M -object memory-backend-ram,id=m1,size=${node1}M \
 	-numa node,nodeid=0,memdev=m0,cpus=0-$((smp - 1)) -numa node,nodeid=1,memdev=m1,initiator=0 \
 	-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=90 \
 	-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=100G \
 	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=250 \
 	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G \
-	-object memory-backend-file,id=bar,size=1M,share=on,mem-path="$work/bar" -device ivshmem-plain,memdev=bar,addr=3 \
-	-kernel "$kernel" -initrd "$work/initrd" \
-	-append "console=ttyS0 quiet no_timer_check panic=-1 nokaslr swiotlb=noforce iomem=relaxed" ${EXTRA:-} &
+	"${devices[@]}" -kernel "$kernel" -initrd "$work/initrd" -append "console=ttyS0 quiet no_timer_check panic=-1 nokaslr \
+swiotlb=noforce iomem=relaxed ${APPEND:-}" ${EXTRA:-} &
 qemu=$!
-trap 'kill $qemu 2>/dev/null || true; rm -rf "$work"' EXIT
+cat "$work/monitor.out" > "$work/monitor.log" &
+log=$!
+(
+	tail -n +1 --pid=$qemu -F "$work/console" 2> /dev/null | while read -r line; do
+		line=${line%$'\r'}
+		case $line in "== qemu: "*) echo "${line#== qemu: }" > "$work/monitor.in" ;; esac
+	done
+) &
+follower=$!
+trap 'kill $qemu $log $follower 2>/dev/null || true; rm -rf "$work"' EXIT
 wait $qemu || true
 sed 's/\r$//' "$work/console"
 ! grep -qE '^not ok|^== exit [1-9]|Kernel panic' "$work/console" && grep -q '^== exit' "$work/console"
