@@ -9,12 +9,15 @@
  *
  * Only what kswapd freed after promotion woke it goes into it, only down to the low watermark, so that nobody reclaims for
  * its sake; it is given back when promotion has had no use for it for a while, before memory goes offline, and whenever
- * the device stands still.
+ * the device stands still. Its pages are on no list from which the kernel could move them, so they do not come from memory
+ * that is promised to be movable (ZONE_MOVABLE, CMA, movable page blocks), and they are marked as pages that are let go when
+ * their memory goes offline, which the memory notifier does.
  */
 #include <linux/atomic.h>
 #include <linux/gfp.h>
 #include <linux/ktime.h>
 #include <linux/list.h>
+#include <linux/lockdep.h>
 #include <linux/math64.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
@@ -27,6 +30,7 @@
  */
 #define NEOTIER_GFP ((GFP_HIGHUSER_MOVABLE & ~__GFP_RECLAIM) | __GFP_KSWAPD_RECLAIM | \
 		     __GFP_THISNODE | __GFP_NOMEMALLOC | __GFP_NOWARN)
+#define NEOTIER_RESERVE_GFP (NEOTIER_GFP & ~(__GFP_MOVABLE | __GFP_KSWAPD_RECLAIM))
 
 /* Hot pages that wait, for which kswapd is woken: some 1,300 demotions for fewer are a loss, and so few do not matter. */
 #define NEOTIER_WORTH_WAKING 32U
@@ -136,11 +140,20 @@ bool neotier_room_make(struct neotier_device *dev)
 	return true;
 }
 
+static void neotier_reserve_take(struct neotier_reserve *reserve, struct page *page)
+{
+	list_del(&page->lru);
+	__ClearPageOffline(page);
+	reserve->nr--;
+	atomic_long_dec(&neotier_reserved);
+}
+
 struct page *neotier_room_take(struct neotier_device *dev)
 {
 	struct neotier_reserve *reserve = &dev->reserve;
 	struct page *page = list_first_entry_or_null(&reserve->pages, struct page, lru);
 
+	lockdep_assert_held(&dev->lock);
 	if (!page) {
 		if (neotier_room_hold(dev))
 			return alloc_pages_node(dev->target_nid, NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM, 0);
@@ -149,9 +162,7 @@ struct page *neotier_room_take(struct neotier_device *dev)
 			reserve->fill = !neotier_levels(dev->target_nid).above_low;
 		return alloc_pages_node(dev->target_nid, NEOTIER_GFP, 0);
 	}
-	list_del(&page->lru);
-	reserve->nr--;
-	atomic_long_dec(&neotier_reserved);
+	neotier_reserve_take(reserve, page);
 	return page;
 }
 
@@ -162,6 +173,7 @@ void neotier_room_keep(struct neotier_device *dev, u64 now_ns)
 				   node_present_pages(dev->target_nid) / NEOTIER_RESERVE_SHARE);
 	unsigned long room;
 
+	lockdep_assert_held(&dev->lock);
 	neotier_room_watch(dev, now_ns);
 	if (reserve->promoted != dev->stats[NEOTIER_STAT_PROMOTED]) {
 		reserve->promoted = dev->stats[NEOTIER_STAT_PROMOTED];
@@ -174,10 +186,11 @@ void neotier_room_keep(struct neotier_device *dev, u64 now_ns)
 		return;
 	room = neotier_levels(dev->target_nid).above_low;
 	for (; room && reserve->nr < most; room--) {
-		struct page *page = alloc_pages_node(dev->target_nid, NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM, 0);
+		struct page *page = alloc_pages_node(dev->target_nid, NEOTIER_RESERVE_GFP, 0);
 
 		if (!page)
 			break;
+		__SetPageOffline(page);
 		list_add(&page->lru, &reserve->pages);
 		reserve->nr++;
 		atomic_long_inc(&neotier_reserved);
@@ -191,11 +204,10 @@ void neotier_room_drop(struct neotier_device *dev)
 	struct neotier_reserve *reserve = &dev->reserve;
 	struct page *page, *next;
 
+	lockdep_assert_held(&dev->lock);
 	list_for_each_entry_safe(page, next, &reserve->pages, lru) {
-		list_del(&page->lru);
+		neotier_reserve_take(reserve, page);
 		__free_page(page);
 	}
-	atomic_long_sub(reserve->nr, &neotier_reserved);
-	reserve->nr = 0;
 	reserve->fill = false;
 }
