@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Every branch on the kernel's version. Built and tested on Debian's 6.1 and 6.12.
+ * Every branch on the kernel's version. What this module calls is not all meant for modules, so a kernel newer than those it
+ * has been tested on (Debian's 6.1 and 6.12) is refused when it loads.
  */
 #ifndef NEOTIER_COMPAT_H
 #define NEOTIER_COMPAT_H
@@ -18,6 +19,15 @@
 #if !defined(CONFIG_MEMCG) || !defined(CONFIG_NUMA)
 #error "neotier needs CONFIG_MEMCG and CONFIG_NUMA: the owner of a page and its rules cannot be found without"
 #endif
+
+/* The newest series that the module's tests have run on. */
+#ifndef NEOTIER_TESTED_MAJOR
+#define NEOTIER_TESTED_MAJOR 6
+#define NEOTIER_TESTED_MINOR 12
+#endif
+#define NEOTIER_KERNEL_UNTESTED \
+	(KERNEL_VERSION(LINUX_VERSION_MAJOR, LINUX_VERSION_PATCHLEVEL, 0) > \
+	 KERNEL_VERSION(NEOTIER_TESTED_MAJOR, NEOTIER_TESTED_MINOR, 0))
 
 /* Mappings of an order-0 folio; folio_mapcount() is not for modules before it became inline. */
 static inline int neotier_folio_mapcount(struct folio *folio)

@@ -3,8 +3,11 @@
  * neotier: promotes hot pages of CXL memory, as its device's profiler names them, to the nearest memory of a CPU.
  * Init and exit; no logic.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/module.h>
 #include <linux/rcupdate.h>
+#include "compat.h"
 #include "neotier.h"
 
 #define CREATE_TRACE_POINTS
@@ -13,10 +16,19 @@
 DEFINE_MUTEX(neotier_devices_lock);
 LIST_HEAD(neotier_devices);
 
+static bool allow_untested_kernel;
+module_param(allow_untested_kernel, bool, 0444);
+MODULE_PARM_DESC(allow_untested_kernel, "1: load on a kernel newer than the module was tested with (default 0)");
+
 static int __init neotier_init(void)
 {
 	int err;
 
+	if (NEOTIER_KERNEL_UNTESTED && !allow_untested_kernel) {
+		pr_err("Linux %d.%d is newer than %d.%d, the newest that this module was tested with; load it with allow_untested_kernel=1 to use it all the same\n",
+		       LINUX_VERSION_MAJOR, LINUX_VERSION_PATCHLEVEL, NEOTIER_TESTED_MAJOR, NEOTIER_TESTED_MINOR);
+		return -EOPNOTSUPP;
+	}
 	neotier_quota_init();
 	err = neotier_sysfs_init();
 	if (err)
@@ -36,6 +48,7 @@ exit_sysfs:
 	return err;
 }
 
+/* In the order that keeps each part's helper: devices leave while the notifier still guards their memory. */
 static void __exit neotier_exit(void)
 {
 	neotier_probe_unregister();
@@ -51,3 +64,4 @@ module_exit(neotier_exit);
 MODULE_DESCRIPTION("Memory tiering by a CXL device's own hot page reports (NeoProf)");
 MODULE_AUTHOR("The NeoTier authors");
 MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

@@ -40,23 +40,42 @@ static int neotier_find_target(int slow_nid)
 	return best;
 }
 
+/* Whether the range is all online on one node; says where it is not. */
+static int neotier_memory_check(struct neotier_device *dev, int *nid)
+{
+	struct device *d = &dev->pdev->dev;
+	unsigned long pfn = neotier_range_online(dev, nid);
+
+	if (pfn == dev->base_pfn + dev->nr_pages)
+		return 0;
+	if (dev->caps.serial)
+		return dev_err_probe(d, -EPROBE_DEFER, "waits for memory at 0x%llx to come online\n", (u64)PFN_PHYS(pfn));
+	dev_err(d, "memory at 0x%llx, %llu bytes, is not all online on one node (first gap at 0x%llx): bring it online, then bind the device again\n",
+		dev->region.hpa_base, dev->region.hpa_size, (u64)PFN_PHYS(pfn));
+	return -ENODEV;
+}
+
+int neotier_memory_recheck(struct neotier_device *dev)
+{
+	int nid = NUMA_NO_NODE, err;
+
+	mutex_lock(&dev->lock);
+	err = neotier_memory_check(dev, &nid);
+	mutex_unlock(&dev->lock);
+	return err;
+}
+
 int neotier_memory_init(struct neotier_device *dev)
 {
 	struct device *d = &dev->pdev->dev;
-	int nid = NUMA_NO_NODE;
-	unsigned long pfn;
+	int nid = NUMA_NO_NODE, err;
 
 	dev->base_pfn = PHYS_PFN(dev->region.hpa_base);
 	dev->nr_pages = PHYS_PFN(dev->region.hpa_size);
 	dev->nr_units = PHYS_PFN(dev->region.dpa_size);
-	pfn = neotier_range_online(dev, &nid);
-	if (pfn != dev->base_pfn + dev->nr_pages && dev->caps.serial)
-		return dev_err_probe(d, -EPROBE_DEFER, "waits for memory at 0x%llx to come online\n", (u64)PFN_PHYS(pfn));
-	if (pfn != dev->base_pfn + dev->nr_pages) {
-		dev_err(d, "memory at 0x%llx, %llu bytes, is not all online on one node (first gap at 0x%llx): bring it online, then bind the device again\n",
-			dev->region.hpa_base, dev->region.hpa_size, (u64)PFN_PHYS(pfn));
-		return -ENODEV;
-	}
+	err = neotier_memory_check(dev, &nid);
+	if (err)
+		return err;
 	if (node_state(nid, N_CPU)) {
 		dev_err(d, "memory is on node %d, which has CPUs: no slower tier to promote from; check HPA_BASE\n", nid);
 		return -EINVAL;
@@ -70,11 +89,11 @@ int neotier_memory_init(struct neotier_device *dev)
 	return 0;
 }
 
-/* Under dev->lock. */
 static void neotier_memory_unpause(struct neotier_device *dev)
 {
 	int nid = NUMA_NO_NODE;
 
+	lockdep_assert_held(&dev->lock);
 	dev->paused = neotier_range_online(dev, &nid) != dev->base_pfn + dev->nr_pages || nid != dev->nid;
 	if (!dev->paused)
 		dev->offline = false;
@@ -110,6 +129,8 @@ static int neotier_memory_event(struct notifier_block *nb, unsigned long action,
 			dev->paused = true;
 			break;
 		case MEM_OFFLINE:
+			/* Not only above: the device may have been bound in between. */
+			dev->paused = true;
 			if (dev->offline)
 				break;
 			dev->offline = true;

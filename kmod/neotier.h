@@ -9,9 +9,11 @@
  *
  * Threads and locks. One thread for each device does all that touches its registers, its list of hot pages and its
  * counters. Sysfs only changes knobs (single words, WRITE_ONCE) and wakes the thread.
- *   neotier_devices_lock   the list of devices, retired counters; outermost
+ *   neotier_devices_lock   the list of devices, retired counters; outermost; taken by the memory notifier, so nothing under it
+ *                          may wait for memory hotplug
  *   neotier_device.lock    held by the thread for one step (at most one batch); taken by the memory notifier to wait until
- *                          no page of a range that goes offline is in the module's hands
+ *                          no page of a range that goes offline is in the module's hands, and by resets and suspends to
+ *                          wait until nobody touches the registers
  */
 #ifndef NEOTIER_H
 #define NEOTIER_H
@@ -149,7 +151,7 @@ struct neotier_seen;
 enum neotier_run_state {
 	NEOTIER_RUNNING,
 	NEOTIER_OFF,		/* knob enabled is 0 */
-	NEOTIER_PAUSED,		/* memory of the device is offline or going */
+	NEOTIER_PAUSED,		/* memory of the device is offline or going, or the device is being reset or suspended */
 	NEOTIER_FAILED,		/* taken out of service */
 };
 
@@ -175,6 +177,7 @@ struct neotier_device {
 	enum neotier_run_state state;
 	bool paused;		/* by the memory notifier, under lock */
 	bool offline;		/* part of its memory is, and the log says so; as paused */
+	bool parked;		/* its registers are not to be touched: a reset or a suspend is on; as paused */
 	bool has_irq;
 	atomic_t interrupts;	/* not counted yet */
 	atomic_t wanted;	/* somebody woke the thread */
@@ -231,7 +234,7 @@ void neotier_probe_recheck(void);
 #define NEOTIER_REFUSE(dev, what, ...) \
 	dev_err(&(dev)->pdev->dev, what ": not a device this driver can use\n", ##__VA_ARGS__)
 
-/* source_chmu.c: the device's registers. In probe, then the device's thread only. */
+/* source_chmu.c: the device's registers. In probe, then under dev->lock, unless it is parked. */
 
 /**
  * neotier_source_caps() - read and check what the device can do
@@ -266,11 +269,18 @@ int neotier_source_start(struct neotier_device *dev);
 void neotier_source_apply(struct neotier_device *dev, bool count);
 
 /**
+ * neotier_source_stop() - let the device stand still, if its registers may be touched
+ * @dev: device
+ */
+void neotier_source_stop(struct neotier_device *dev);
+
+/**
  * neotier_source_drain() - move what the device reported to dev->entries
  * @dev: device
  * @max: at most this many
  *
- * Return: number of entries, or -EIO when the device's TAIL is out of range; then nothing was read.
+ * Return: number of entries; -EIO when the device's TAIL is out of range, -ENODEV when the register reads all ones; then
+ * nothing was read.
  */
 int neotier_source_drain(struct neotier_device *dev, unsigned int max);
 
@@ -292,8 +302,10 @@ void neotier_source_acknowledge(struct neotier_device *dev);
  * neotier_source_snapshot() - latch and read the device's counters
  * @dev: device
  * @state: filled
+ *
+ * Return: 0, or -ENODEV when the registers read all ones, as those of a device that is gone; then @state is worth nothing.
  */
-void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state);
+int neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state);
 
 /**
  * neotier_source_epoch_valid() - whether the device can have epochs of this length
@@ -314,7 +326,7 @@ bool neotier_source_epoch_valid(const struct neotier_device *dev, u64 epoch_us);
  */
 int neotier_region_find(struct neotier_device *dev, struct neotier_region *region);
 
-/* irq.c. init after neotier_promote_start(), exit before neotier_promote_stop(). */
+/* irq.c. init after neotier_promote_create(), exit before neotier_promote_stop(). */
 void neotier_irq_init(struct neotier_device *dev);
 void neotier_irq_exit(struct neotier_device *dev);
 
@@ -335,6 +347,14 @@ int neotier_memory_init(struct neotier_device *dev);
  * Context: may sleep (takes dev->lock).
  */
 void neotier_memory_online(struct neotier_device *dev);
+
+/**
+ * neotier_memory_recheck() - whether the memory is still all online, once the notifier knows the device
+ * @dev: device, in neotier_devices
+ *
+ * Return: as neotier_memory_init(). Context: may sleep (takes dev->lock).
+ */
+int neotier_memory_recheck(struct neotier_device *dev);
 
 int neotier_memory_notifier_register(void);
 void neotier_memory_notifier_unregister(void);
@@ -544,8 +564,32 @@ void neotier_room_drop(struct neotier_device *dev);
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr);
 
 /* promote.c: the thread. */
-int neotier_promote_start(struct neotier_device *dev);
+
+/* Makes the thread; neotier_promote_wake() lets it begin. Return: 0 or an errno. */
+int neotier_promote_create(struct neotier_device *dev);
 void neotier_promote_stop(struct neotier_device *dev);
+
+/**
+ * neotier_promote_park() - no access to the device's registers from here on
+ * @dev: device
+ * @answers: the device can still be told to stand still
+ *
+ * Context: may sleep (waits for the thread's step).
+ */
+void neotier_promote_park(struct neotier_device *dev, bool answers);
+
+/**
+ * neotier_promote_unpark() - set a parked device up anew and go on; nothing when it is not parked
+ * @dev: device; out of service when it does not answer, the reason has been logged
+ *
+ * Context: may sleep.
+ */
+void neotier_promote_unpark(struct neotier_device *dev);
+
+#define NEOTIER_GONE "its registers read all ones, as if it were gone"
+
+/* Takes the device out of service, with one line in the log. Under dev->lock. */
+void neotier_promote_fail(struct neotier_device *dev, const char *why);
 /* Any context. */
 void neotier_promote_wake(struct neotier_device *dev);
 void neotier_promote_wake_all(void);

@@ -98,7 +98,10 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		return;
 	interval = min(interval, (u64)NEOTIER_INTERVAL_MAX_NS);
 
-	neotier_source_snapshot(dev, &state);
+	if (neotier_source_snapshot(dev, &state)) {
+		neotier_promote_fail(dev, NEOTIER_GONE);
+		return;
+	}
 	snapshot.interval_ns = interval;
 	snapshot.epochs = neotier_delta(dev, NEOTIER_STAT_EPOCHS, state.epochs, old->epochs);
 	snapshot.reads = neotier_delta(dev, NEOTIER_STAT_READS, state.reads, old->reads);

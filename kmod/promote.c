@@ -20,6 +20,16 @@ enum neotier_next {
 	NEOTIER_WAIT_ROOM,	/* until kswapd has made room */
 };
 
+void neotier_promote_fail(struct neotier_device *dev, const char *why)
+{
+	lockdep_assert_held(&dev->lock);
+	dev_err(&dev->pdev->dev, "%s: device taken out of service; unbind and bind it to try again\n", why);
+	neotier_stat_add(dev, NEOTIER_STAT_DEVICE_FAULTS, 1);
+	WRITE_ONCE(dev->state, NEOTIER_FAILED);
+	neotier_source_apply(dev, false);
+	neotier_hotlist_clear(dev);
+}
+
 static void neotier_drain(struct neotier_device *dev, u64 now)
 {
 	int nr, i;
@@ -36,11 +46,7 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 	nr = neotier_source_drain(dev, dev->drain_left);
 
 	if (nr < 0) {
-		dev_err(&dev->pdev->dev, "hotlist TAIL out of range: device taken out of service; unbind and bind it to try again\n");
-		neotier_stat_add(dev, NEOTIER_STAT_DEVICE_FAULTS, 1);
-		WRITE_ONCE(dev->state, NEOTIER_FAILED);
-		neotier_source_apply(dev, false);
-		neotier_hotlist_clear(dev);
+		neotier_promote_fail(dev, nr == -ENODEV ? NEOTIER_GONE : "hotlist TAIL out of range");
 		return;
 	}
 	dev->drain_left -= nr;
@@ -87,8 +93,10 @@ static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
 	moved = neotier_migrate_batch(dev, nr);
 moved:
 	neotier_quota_return(granted - max(moved, 0));
-	if (moved < 0)
+	if (moved < 0) {
+		neotier_hotlist_wait(dev, NEOTIER_SKIP_NO_MEMORY);
 		goto no_room;
+	}
 	if (dev->promote_left != NEOTIER_NO_LIMIT)
 		dev->promote_left -= moved;
 	return neotier_hotlist_empty(dev) ? NEOTIER_SLEEP : NEOTIER_AGAIN;
@@ -120,8 +128,10 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	bool enabled = READ_ONCE(neotier_knobs.enabled);
 	enum neotier_next what;
 
-	if (dev->state == NEOTIER_FAILED) {
+	lockdep_assert_held(&dev->lock);
+	if (dev->parked || dev->state == NEOTIER_FAILED) {
 		neotier_room_drop(dev);
+		dev->decided_ns = now;
 		return NEOTIER_SLEEP;
 	}
 	neotier_source_apply(dev, enabled && !dev->paused);
@@ -134,9 +144,13 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	}
 	WRITE_ONCE(dev->state, NEOTIER_RUNNING);
 	neotier_policy_step(dev, now);
+	if (dev->state == NEOTIER_FAILED)
+		return NEOTIER_SLEEP;
 	neotier_source_apply(dev, true);
 	neotier_interrupted(dev);
 	neotier_drain(dev, now);
+	if (dev->state == NEOTIER_FAILED)
+		return NEOTIER_SLEEP;
 	if (READ_ONCE(neotier_knobs.dry_run))
 		neotier_room_drop(dev);
 	else
@@ -202,7 +216,7 @@ static int neotier_thread(void *data)
 	return 0;
 }
 
-int neotier_promote_start(struct neotier_device *dev)
+int neotier_promote_create(struct neotier_device *dev)
 {
 	struct task_struct *thread;
 
@@ -210,7 +224,6 @@ int neotier_promote_start(struct neotier_device *dev)
 	if (IS_ERR(thread))
 		return PTR_ERR(thread);
 	dev->thread = thread;
-	wake_up_process(thread);
 	return 0;
 }
 
@@ -218,6 +231,35 @@ void neotier_promote_stop(struct neotier_device *dev)
 {
 	kthread_stop(dev->thread);
 	dev->thread = NULL;
+}
+
+void neotier_promote_park(struct neotier_device *dev, bool answers)
+{
+	mutex_lock(&dev->lock);
+	if (answers)
+		neotier_source_stop(dev);
+	dev->parked = true;
+	if (dev->state != NEOTIER_FAILED)
+		WRITE_ONCE(dev->state, NEOTIER_PAUSED);
+	neotier_hotlist_clear(dev);
+	neotier_room_drop(dev);
+	mutex_unlock(&dev->lock);
+}
+
+void neotier_promote_unpark(struct neotier_device *dev)
+{
+	mutex_lock(&dev->lock);
+	if (dev->parked) {
+		int err = neotier_source_start(dev);
+
+		dev->parked = false;
+		if (err)
+			neotier_stat_add(dev, NEOTIER_STAT_DEVICE_FAULTS, 1);
+		/* A device that was out of service has a new start as well. */
+		WRITE_ONCE(dev->state, err ? NEOTIER_FAILED : NEOTIER_PAUSED);
+	}
+	mutex_unlock(&dev->lock);
+	neotier_promote_wake(dev);
 }
 
 void neotier_promote_wake(struct neotier_device *dev)

@@ -18,7 +18,7 @@
 	X(SHARED,      shared,      "KSM page, or mapped more than once: no one owner whose placement is known") \
 	X(EXCLUDED,    excluded,    "its cgroup is listed in exclude_cgroups, or is not in include_cgroups") \
 	X(BUSY,        busy,        "locked, poisoned or referenced elsewhere, or gone before it could be moved") \
-	X(NO_MEMORY,   no_memory,   "no destination page although the target node had room when checked") \
+	X(NO_MEMORY,   no_memory,   "no destination page although the target node had room when checked (once a report; moved later if it can be)") \
 	X(DUPLICATE,   duplicate,   "reported again while still waiting: not queued twice") \
 	X(NO_ROOM,     no_room,     "had to wait for free memory on the target node (once a report; moved later if it can be)") \
 	X(QUOTA,       quota,       "had to wait for quota (once a report; moved later if it can be)") \

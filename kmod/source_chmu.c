@@ -133,10 +133,6 @@ int neotier_source_caps(struct neotier_device *dev)
 	u32 width;
 
 	id = neotier_read(dev, NEOPROF_ID_OFFSET);
-	if (NEOTIER_GET(ID_MAGIC, id) != NEOPROF_ID_MAGIC_RESET) {
-		NEOTIER_REFUSE(dev, "ID register holds 0x%llx, no NeoProf magic", id);
-		return -ENODEV;
-	}
 	if (NEOTIER_GET(ID_VERSION, id) >> 8 != NEOTIER_VERSION_MAJOR) {
 		dev_err(&dev->pdev->dev, "register layout %llu.%llu, this driver knows %llu.x: use the driver that came with the device\n",
 			NEOTIER_GET(ID_VERSION, id) >> 8, NEOTIER_GET(ID_VERSION, id) & 0xff,
@@ -229,6 +225,7 @@ int neotier_source_start(struct neotier_device *dev)
 	u64 end = DIV_ROUND_UP(dev->region.dpa_base + dev->region.dpa_size, NEOTIER_BITMAP_UNIT);
 	unsigned int i, bit;
 
+	lockdep_assert_held(&dev->lock);
 	neotier_write(dev, NEOPROF_CFG0_OFFSET, NEOTIER_PUT(CFG0_THRESHOLD, dev->conf.threshold));
 	if (read_poll_timeout(neotier_read, status, neotier_settled(status), 1000, NEOTIER_ANSWER_US, false, dev,
 			      NEOPROF_STATUS_OFFSET))
@@ -268,6 +265,7 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 	const struct neotier_conf *conf = &dev->conf;
 	u64 cfg0, cfg1 = 0, cfg2, decay;
 
+	lockdep_assert_held(&dev->lock);
 	neotier_epoch_encode(READ_ONCE(conf->epoch_us), &cfg1);
 	cfg1 |= NEOTIER_PUT(CFG1_UNIT_SIZE, NEOTIER_UNIT_SHIFT) |
 		NEOTIER_PUT(CFG1_DOWNSAMPLING, READ_ONCE(conf->downsampling_log2)) |
@@ -300,14 +298,21 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 	}
 }
 
+void neotier_source_stop(struct neotier_device *dev)
+{
+	if (!dev->parked && dev->state != NEOTIER_FAILED)
+		neotier_source_apply(dev, false);
+}
+
 int neotier_source_drain(struct neotier_device *dev, unsigned int max)
 {
-	u32 tail = NEOTIER_GET(RING_TAIL, neotier_read(dev, NEOPROF_RING_OFFSET));
+	u64 ring = neotier_read(dev, NEOPROF_RING_OFFSET);
+	u32 tail = NEOTIER_GET(RING_TAIL, ring);
 	u32 head = dev->head;
 	unsigned int nr = 0;
 
 	if (tail >= dev->caps.hotlist_size)
-		return -EIO;
+		return ring == ~0ULL ? -ENODEV : -EIO;
 	if (head == tail)
 		return 0;
 	while (head != tail && nr < max) {
@@ -343,9 +348,9 @@ void neotier_source_acknowledge(struct neotier_device *dev)
 	neotier_write(dev, NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_OVERFLOW_MASK | NEOPROF_STATUS_FILL_MASK);
 }
 
-void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
+int neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
 {
-	u64 word;
+	u64 word = 0;
 	int i;
 
 	neotier_write(dev, NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK);
@@ -367,6 +372,8 @@ void neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_s
 		state->histogram[2 * i] = NEOTIER_GET(HISTOGRAM_EVEN, word);
 		state->histogram[2 * i + 1] = NEOTIER_GET(HISTOGRAM_ODD, word);
 	}
+	/* Who goes while this reads is gone at its end; neither value can be one that was counted. */
+	return state->ticks == ~0ULL || word == ~0ULL ? -ENODEV : 0;
 }
 
 void neotier_source_default_conf(struct neotier_device *dev)

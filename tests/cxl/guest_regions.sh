@@ -50,6 +50,29 @@ insmod /neotier/neotier.ko
 result "the module loads without a region" $? = 0
 [ ! -e $sys/device0 ] && grep -q 'waits for a committed region' /sys/kernel/debug/devices_deferred
 result "and waits for it" $? = 0
+
+# A memory device that goes while it is looked for: its driver is unbound and bound while ours looks for its region.
+memory=$(readlink -f $cxl/mem0) memory=${memory%/*} memory=${memory##*/}
+profilers=$(for path in /sys/bus/pci/devices/*; do
+  [ "$(cat "$path/vendor" "$path/device" | tr '\n' ' ')" = "0x1af4 0x1110 " ] && echo "${path##*/}"
+done)
+(while :; do echo "$memory" > /sys/bus/pci/drivers/cxl_pci/unbind; echo "$memory" > /sys/bus/pci/drivers/cxl_pci/bind; done) &
+unbinder=$!
+looks=0
+while [ $looks -lt 100 ]; do
+  for path in $profilers; do echo "$path" > /sys/bus/pci/drivers/neotier/bind; done
+  looks=$((looks + 1))
+done 2> /dev/null
+kill $unbinder
+wait $unbinder 2> /dev/null
+[ -e "/sys/bus/pci/drivers/cxl_pci/$memory" ] || echo "$memory" > /sys/bus/pci/drivers/cxl_pci/bind
+endpoints() { find $cxl/ -name 'endpoint*' | wc -l; }
+for _ in $(seq 100); do
+  [ "$(endpoints)" = 2 ] && break
+  usleep 100000
+done
+result "both memory devices are there after 200 look-ups while one came and went" "$(endpoints)" = 2
+for decoder in "$cxl"/decoder[2-9]*.0; do echo 0 > "$decoder/dpa_size"; done 2> /dev/null
 /init region 8192
 until_all state "running running"
 result "the region comes, and the devices are bound" "$(all state) $(all interleave_granularity)" = "running running 8192 8192"

@@ -30,7 +30,7 @@ refused() {
 }
 
 zero=0x0
-refused "no magic" "ID register" "set=0x9000:$zero"
+refused "no magic" "no NeoProf device found" "set=0x9000:$zero"
 refused "another major version" "register layout 2.0" "set=0x9000:0x02004652504e"
 refused "unknown CHMU version" "COMMON_CAP0" "set=0x0000:0x0107"
 refused "hotlist of 0 entries" "hotlist" "set=0x0010:0x0000001106453830"

@@ -18,7 +18,7 @@ top=$(cd "$here/../.." && pwd)
 for tool in qemu-system-x86_64 busybox cpio gcc; do
 	command -v "$tool" > /dev/null || { echo "kmod_run: $tool is missing: skipped" >&2; exit 4; }
 done
-node0=${NODE0:-384} node1=${NODE1:-512} smp=${SMP:-4}
+node0=${NODE0:-384} node1=${NODE1:-512}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -31,7 +31,7 @@ cp "$here"/kmod_*.sh "$top/docs/abi/sysfs-kernel-neotier" "$root/test/"
 # Debug information is most of the file, and the guest's memory is small.
 strip --strip-debug -o "$root/test/neotier.ko" "$module"
 [ -z "${UNTESTED:-}" ] || strip --strip-debug -o "$root/test/neotier-untested.ko" "$UNTESTED"
-[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_reset.sh
+[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_reset.sh kmod_room.sh
 cat > "$root/init" << INIT
 #!/bin/busybox sh
 /bin/busybox --install -s /bin

@@ -1,16 +1,21 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: Apache-2.0
-# Unload, unbind and reload while pages are being promoted.
+# Unload, unbind and reload while pages are being promoted; where kmod_device plays, by two devices that report the same
+# pages, so that their threads meet at them. CYCLES: loads and unloads.
 . "$(dirname "$0")/kmod_lib.sh"
 
 CYCLES=${CYCLES:-50}
 mark_log
 device_start
+[ "$NEOTIER_FAKE" != 1 ] || device_play 1 "$NEOTIER_BASE" "$NEOTIER_SIZE"
 check "module loads" load
 if ! loaded; then
 	finish
 fi
 echo 0 > /proc/sys/kernel/numa_balancing
+if [ "$NEOTIER_FAKE" = 1 ]; then
+	[ -e $sys/device1 ] && ok "with two devices" || not_ok "with two devices"
+fi
 node=$(slow_node)
 pci=$(cat $sys/device0/pci)
 
@@ -22,7 +27,7 @@ promoted=0
 while [ $cycle -lt "$CYCLES" ]; do
 	unload || bad=$((bad + 1))
 	load || bad=$((bad + 1))
-	echo 1 > $sys/device0/threshold
+	for device in "$sys"/device[0-9]*; do echo 1 > "$device/threshold"; done
 	# Between 0 and 60 ms of work, so that unloading meets every phase.
 	usleep $((cycle * 7 % 13 * 5000))
 	promoted=$((promoted + $(stat promoted)))
@@ -49,14 +54,14 @@ kill $reader
 
 driver=/sys/bus/pci/drivers/neotier
 echo "$pci" > $driver/unbind
-[ ! -e $sys/device0 ] && ok "unbind takes device0 away" || not_ok "unbind takes device0 away"
+[ ! -e $driver/$pci ] && ok "unbind takes the device away" || not_ok "unbind takes the device away"
 before=$(stat promoted)
 echo "$pci" > $driver/bind
-[ -e $sys/device0/state ] && ok "bind brings it back" || not_ok "bind brings it back"
+[ -e $driver/$pci ] && ok "bind brings it back" || not_ok "bind brings it back"
 [ "$(stat promoted)" -ge "$before" ] && ok "counters survive an unbind" || not_ok "counters survive an unbind"
 echo 1 > $sys/device0/threshold
 usleep 300000
-echo "$pci" > $driver/unbind
+for path in "$driver"/0000:*; do echo "${path##*/}" > $driver/unbind; done
 check "module unloads with no device bound" unload
 
 kill $content
