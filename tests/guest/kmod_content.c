@@ -16,6 +16,7 @@
  * enable: writes 1 to /sys/kernel/neotier/enabled when the memory is ready.
  * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on until so
  * many have moved again.
+ * SIGTERM: as if the time were over, once the memory is ready.
  */
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -43,6 +44,14 @@
 #define THREADS_MAX 64
 /* What one io_uring buffer may hold. */
 #define PIN_MAX (1UL << 30)
+
+static volatile sig_atomic_t ended;
+
+static void on_term(int number)
+{
+	(void)number;
+	ended = 1;
+}
 
 static uint64_t now_ms(void)
 {
@@ -298,6 +307,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "content: threads=%lu: 1 to %d\n", threads, THREADS_MAX);
 		return 2;
 	}
+	signal(SIGTERM, on_term);
 	fd = open(KMOD_FEED_PATH, O_RDWR);
 	if (fd >= 0)
 		feed = mmap(NULL, sizeof(*feed), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -387,7 +397,7 @@ int main(int argc, char **argv)
 			continue;
 		}
 		work(&worker[0]);
-	} while (now_ms() - start < seconds * 1000);
+	} while (!ended && now_ms() - start < seconds * 1000);
 	start = now_ms() - start;
 	end = 1;
 	for (t = 0; t < threads; t++) {

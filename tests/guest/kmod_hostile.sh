@@ -59,7 +59,8 @@ lies() {
 		not_ok "$name" "module did not load"
 		return
 	fi
-	line=$("$NEOTIER_BIN/kmod_content" node="$(slow_node)" mb=8 seconds=2)
+	lied() { [ "$(stat "$counter")" -gt 0 ] && state_is 0 "$state"; }
+	content_until lied node="$(slow_node)" mb=8
 	status=$?
 	if [ $status -eq 0 ] && [ "$(stat "$counter")" -gt 0 ] && [ "$(cat $sys/device0/state)" = "$state" ]; then
 		ok "$name"

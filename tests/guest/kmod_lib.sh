@@ -1,3 +1,4 @@
+# shellcheck shell=dash
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by the kmod_*.sh tests. They run as root in the guest (busybox sh) and print TAP.
 #   NEOTIER_KO    neotier.ko                                  (default: neotier.ko beside the script)
@@ -117,6 +118,24 @@ device_stop() {
 	done
 	device_pids=
 	rm -f /tmp/neotier-feed
+}
+
+# content_until <command> [arguments of kmod_content]: until that command, a word or several, succeeds. In $line what the
+# program printed, and its status.
+content_until() {
+	local until=$1 pid status
+	shift
+	rm -f /tmp/content.line
+	"$NEOTIER_BIN/kmod_content" seconds=100000 "$@" > /tmp/content.line 2>&1 &
+	pid=$!
+	# shellcheck disable=SC2086
+	eventually $until
+	kill $pid
+	wait $pid
+	status=$?
+	# shellcheck disable=SC2034
+	line=$(cat /tmp/content.line)
+	return $status
 }
 
 # Lines of the kernel log since mark_log that should not be there.

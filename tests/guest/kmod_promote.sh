@@ -32,7 +32,7 @@ knob dry_run 1
 echo 1 > $sys/device0/threshold
 
 before=$(stat promoted)
-line=$($content mb=8 seconds=2 want=0)
+content_until "above dry_run_pages 0" node="$node" mb=8 want=0
 status=$?
 if [ $status -eq 0 ] && [ "$(stat promoted)" = "$before" ] && [ "$(stat tried)" = "$before" ] && [ "$(stat dry_run_pages)" -gt 0 ]; then
 	ok "dry_run tries nothing and moves nothing"
@@ -44,7 +44,7 @@ knob dry_run 0
 knob confirm_epochs 8
 echo 1000000 > $sys/device0/epoch_us
 before=$(stat promoted)
-$content mb=8 seconds=2 want=0 > /dev/null
+content_until "above skipped_unconfirmed $(stat skipped_unconfirmed)" node="$node" mb=8 want=0
 if [ "$(stat promoted)" = "$before" ] && [ "$(stat skipped_unconfirmed)" -gt 0 ]; then
 	ok "pages hot in fewer epochs than confirm_epochs stay"
 else
@@ -55,7 +55,7 @@ knob confirm_epochs 1
 
 knob quota_mb_per_s 0
 before=$(stat promoted)
-$content mb=8 seconds=1 want=0 > /dev/null
+content_until "above skipped_quota 0" node="$node" mb=8 want=0
 [ "$(stat promoted)" = "$before" ] && ok "quota 0 promotes nothing" || not_ok "quota 0 promotes nothing"
 [ "$(stat skipped_quota)" -gt 0 ] && ok "pages held back by the quota are counted" || not_ok "pages held back by the quota are counted"
 knob quota_mb_per_s 1024
@@ -94,8 +94,11 @@ knob quota_mb_per_s 1024
 mkdir -p /tmp/cgroup
 if mount -t cgroup2 none /tmp/cgroup 2> /dev/null && echo +memory > /tmp/cgroup/cgroup.subtree_control 2> /dev/null && mkdir /tmp/cgroup/stay; then
 	knob exclude_cgroups "$(busybox stat -c %i /tmp/cgroup/stay)"
-	line=$(echo 0 > /tmp/cgroup/stay/cgroup.procs; $content mb=8 seconds=2 want=0)
+	own=$(sed -n 's/^0:://p' /proc/self/cgroup)
+	echo 0 > /tmp/cgroup/stay/cgroup.procs
+	content_until "above skipped_excluded 0" node="$node" mb=8 want=0
 	status=$?
+	echo 0 > "/tmp/cgroup$own/cgroup.procs"
 	[ $status -eq 0 ] && [ "$(stat skipped_excluded)" -gt 0 ] && ok "an excluded cgroup keeps its pages" ||
 		not_ok "an excluded cgroup keeps its pages" "$line skipped_excluded=$(stat skipped_excluded)"
 	knob exclude_cgroups ""
@@ -109,7 +112,7 @@ for kind in mlock shared huge; do
 	before=$(stat $counter)
 	# A device that sees accesses would have the pages promoted while they are filled.
 	knob enabled 0
-	line=$($content mb=8 seconds=2 want=0 $kind enable)
+	content_until "above $counter $before" node="$node" mb=8 want=0 $kind enable
 	status=$?
 	[ $status -eq 0 ] && [ "$(stat $counter)" -gt "$before" ] && ok "$kind pages stay: $counter" ||
 		not_ok "$kind pages stay: $counter" "$line $counter $before -> $(stat $counter)"
@@ -142,21 +145,20 @@ else
 	[ $status -eq 0 ] && ok "64 MiB promoted into a full node" || not_ok "64 MiB promoted into a full node" "$line"
 
 	[ "$(stat reserved)" -gt 0 ] && ok "what kswapd freed for promotion is kept for it" || not_ok "what kswapd freed for promotion is kept for it"
-	sleep 2 # a second without a promotion is enough
-	after=$(node_free_kb)
 	# The reserve held 4 MiB; page tables and slabs take some as well.
-	[ $((free_kb - after)) -lt 3072 ] && ok "and given back when promotion rests" ||
-		not_ok "and given back when promotion rests" "$free_kb KiB free before, $after now"
+	reserve_returned() { [ $((free_kb - $(node_free_kb))) -lt 3072 ]; }
+	eventually reserve_returned && ok "and given back when promotion rests" ||
+		not_ok "and given back when promotion rests" "$free_kb KiB free before, $(node_free_kb) now"
 	before=$(stat reserved)
 	knob reserve_pages 0
 	$content mb=16 cold=$free seconds=20 stop=3000 sleep > /dev/null
 	[ "$(stat reserved)" = "$before" ] && ok "reserve_pages 0 keeps nothing" || not_ok "reserve_pages 0 keeps nothing" "reserved $before -> $(stat reserved)"
 	knob reserve_pages 1024
 
-	sleep 2 # the reserve is given back
+	eventually reserve_returned
 	before=$(demotions)
 	holds=$(stat room_holds)
-	$content pages=16 cold=$((free + 16)) seconds=2 sleep > /dev/null
+	content_until "above room_holds $holds" node="$node" pages=16 cold=$((free + 16)) sleep
 	[ "$(demotions)" = "$before" ] && [ "$(stat room_holds)" -gt "$holds" ] && ok "16 hot pages are not worth waking kswapd" ||
 		not_ok "16 hot pages are not worth waking kswapd" "demoted $before -> $(demotions), room_holds $holds -> $(stat room_holds)"
 fi

@@ -13,7 +13,6 @@ echo 0 > /proc/sys/kernel/numa_balancing
 node=$(slow_node)
 pci=$(cat $sys/device0/pci)
 path=/sys/bus/pci/devices/$pci
-driver=/sys/bus/pci/drivers/neotier
 content="$NEOTIER_BIN/kmod_content node=$node"
 # What is promoted stays: so that the device has something to report for as long as it is asked.
 knob dry_run 1

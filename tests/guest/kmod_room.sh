@@ -43,11 +43,12 @@ free=$(($(awk '/MemFree/ { print $4 }' "/sys/devices/system/node/node$target/mem
 # More than the node takes, so that promotion goes on for as long as this looks.
 "$NEOTIER_BIN/kmod_content" node="$node" mb=160 cold=$free seconds=100000 sleep > /tmp/content.out 2>&1 &
 worker=$!
+eventually above reserved 0
 # Node 0 begins at page 0. Until reserve and look meet: the reserve comes and goes.
 all=0
 movable=0
 looks=0
-while [ $looks -lt 400 ] && [ $all -lt 64 ] && kill -0 $worker; do
+while [ $looks -lt 30 ] && [ $all -lt 64 ] && kill -0 $worker; do
 	all=$(reserved 0 $((first + pages)))
 	movable=$((movable + $(reserved "$first" "$pages")))
 	looks=$((looks + 1))

@@ -18,8 +18,12 @@ content="$NEOTIER_BIN/kmod_content node=$node"
 if [ -d $tracing/events/neotier ]; then
 	echo > $tracing/trace
 	echo 1 > $tracing/events/neotier/enable
-	# Not only until the pages have moved: that takes some 50 ms, and a decision comes each 100.
-	$content mb=2 seconds=3 sleep > /dev/null
+	all_traced() {
+		for event in neotier_report neotier_decide neotier_promote neotier_promote_page neotier_skip; do
+			grep -q "$event:" $tracing/trace || return 1
+		done
+	}
+	content_until all_traced node="$node" mb=2 sleep
 	echo 0 > $tracing/events/neotier/enable
 	for event in neotier_report neotier_decide neotier_promote neotier_promote_page; do
 		line=$(grep "$event:" $tracing/trace | head -1)
@@ -48,23 +52,21 @@ offline() {
 	done
 	return 1
 }
-$content mb=32 seconds=20 > /tmp/offline.out &
+$content mb=32 seconds=100000 > /tmp/offline.out &
 worker=$!
-usleep 300000
+rises tried
 if offline; then
-	usleep 50000
-	[ "$(cat $sys/device0/state)" = paused ] && ok "memory offline: paused" || not_ok "memory offline: paused" "$(cat $sys/device0/state)"
+	eventually state_is 0 paused && ok "memory offline: paused" || not_ok "memory offline: paused" "$(cat $sys/device0/state)"
 	before=$(stat drained)
 	usleep 200000
 	[ "$(stat drained)" = "$before" ] && ok "paused: nothing is drained" || not_ok "paused: nothing is drained"
 	echo online > "$block/state"
-	usleep 100000
-	[ "$(cat $sys/device0/state)" = running ] && ok "memory online: runs again" || not_ok "memory online: runs again" "$(cat $sys/device0/state)"
+	eventually state_is 0 running && ok "memory online: runs again" || not_ok "memory online: runs again" "$(cat $sys/device0/state)"
 else
-	usleep 50000
-	[ "$(cat $sys/device0/state)" = running ] && ok "offline refused: runs on" || not_ok "offline refused: runs on"
+	eventually state_is 0 running && ok "offline refused: runs on" || not_ok "offline refused: runs on"
 	skip "memory offline" "the kernel takes no block of node $node offline"
 fi
+kill $worker
 wait $worker
 status=$?
 [ $status -eq 0 ] && ok "contents as written" || not_ok "contents as written" "$(cat /tmp/offline.out)"
@@ -72,7 +74,8 @@ status=$?
 # dry_run: pages that have been promoted are no longer scanned.
 knob dry_run 1
 echo 1 > /proc/sys/kernel/numa_balancing
-$content mb=16 seconds=8 > /dev/null
+noticed() { log_since | grep -q 'NUMA balancing is at work'; }
+content_until noticed node="$node" mb=16
 echo 0 > /proc/sys/kernel/numa_balancing
 log_since | grep -q 'NUMA balancing is at work' && ok "NUMA balancing is noticed" || not_ok "NUMA balancing is noticed"
 [ "$(log_since | grep -c 'NUMA balancing is at work')" -le 1 ] && ok "and said once" || not_ok "and said once"
