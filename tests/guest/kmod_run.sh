@@ -31,7 +31,7 @@ cp "$here"/kmod_*.sh "$top/docs/abi/sysfs-kernel-neotier" "$root/test/"
 # Debug information is most of the file, and the guest's memory is small.
 strip --strip-debug -o "$root/test/neotier.ko" "$module"
 [ -z "${UNTESTED:-}" ] || strip --strip-debug -o "$root/test/neotier-untested.ko" "$UNTESTED"
-[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_reset.sh kmod_room.sh
+[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_reset.sh
 cat > "$root/init" << INIT
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
