@@ -66,6 +66,8 @@ for n in 0 1; do
 		-device "ivshmem-plain,id=device$n,memdev=bar$n,bus=port$n")
 done
 mkfifo "$work/monitor.in" "$work/monitor.out"
+# log_buf_len: the tests count lines of the log, which must not run over. watchdog_thresh: what the kernel takes for a
+# stuck CPU may be one that the host did not let run.
 # iomem=relaxed: else the kernel takes kmod_device's mapping of the BAR away once the driver claims it.
 # max-ram-below-4g equal to node 0 puts node 1 at 4 GiB.
 nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp "$smp" \
@@ -78,7 +80,7 @@ nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0
 	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=250 \
 	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G \
 	"${devices[@]}" -kernel "$kernel" -initrd "$work/initrd" -append "console=ttyS0 quiet no_timer_check panic=-1 nokaslr \
-swiotlb=noforce iomem=relaxed ${APPEND:-}" ${EXTRA:-} &
+swiotlb=noforce iomem=relaxed watchdog_thresh=60 log_buf_len=4M ${APPEND:-}" ${EXTRA:-} &
 qemu=$!
 cat "$work/monitor.out" > "$work/monitor.log" &
 log=$!
