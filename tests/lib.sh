@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by the host's test suites: TAP on standard output.
+# What is piped into a suite is no input of what it runs.
+exec < /dev/null
 tests=0
 failures=0
 

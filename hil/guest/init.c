@@ -20,6 +20,9 @@
  *   promoted KEY        a counter to tell the plugin every 100 ms (moves.h); demoted likewise
  *   mempolicy interleave | bind N   of PROGRAM and all it starts
  *   env NAME=VALUE, arg TEXT, cwd PATH, stdin PATH
+ *   tty 1               PROGRAM's output is a terminal; else standard output and error are a pipe each
+ *   share_module PATH, rehearse 1
+ *                       load these; run PROGRAM on the host's files and write down which (rehearse.h); no module, no figures
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -54,11 +57,13 @@
 #include "neotier/mailbox.h"
 #include "neotier/mark.h"
 #include "moves.h"
+#include "rehearse.h"
 #include "stats.h"
 
 #define MAX_LINES 512
 #define MIB (1024ull * 1024)
 #define WAKE_MS 100
+#define REHEARSAL_WAKE_MS 10
 
 static struct {
 	char *text;
@@ -70,6 +75,8 @@ static struct {
 
 static volatile struct neotier_mailbox *mailbox;
 static bool as_tool;
+static const char *rehearsal_root; /* NULL: no rehearsal */
+static volatile uint64_t *used_peak; /* of a rehearsal; shared between processes */
 
 __attribute__((noreturn)) static void power_off(void)
 {
@@ -290,6 +297,8 @@ static void add_demoted(const char *key)
  */
 static void instrument(void)
 {
+	if (rehearsal_root)
+		return;
 	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
 	conf_each("module", load_module);
 	conf_each("late", write_setting);
@@ -369,39 +378,47 @@ static void name_left_running(void)
 	copy_to_mailbox(mailbox->message, text, sizeof mailbox->message);
 }
 
-static void run_child(int terminal)
+static char *program_argv[MAX_LINES + 1];
+
+__attribute__((noreturn)) static void exec_program(void)
 {
-	char *argv[MAX_LINES + 1];
+	execv(program_argv[0], program_argv);
+	int error = errno;
+	dprintf(2, "neotier init: cannot run %s: %s\n", program_argv[0], strerror(error));
+	_exit(error == ENOENT ? 127 : 126);
+}
+
+/* `ends`: what PROGRAM writes to, by stream; for a terminal the first two are one. */
+static void run_child(const int ends[NR_NEOTIER_STREAM])
+{
 	int argc = 0;
 	const char *cwd = conf_value("cwd");
 
 	for (int i = 0; i < conf.lines; i++)
 		if (!strcmp(conf.line[i].key, "arg"))
-			argv[argc++] = conf.line[i].value;
-	argv[argc] = NULL;
+			program_argv[argc++] = conf.line[i].value;
 	for (int i = 0; i < conf.lines; i++)
 		if (!strcmp(conf.line[i].key, "env"))
 			putenv(conf.line[i].value);
 	setenv(NEOTIER_MAILBOX_ENV, first_bar_path(), 1);
-	if (cwd && chdir(cwd))
-		fail("cannot change to %s: %s", cwd, strerror(errno));
 	setsid();
 	const char *input = conf_value("stdin") ? conf_value("stdin") : "/dev/null";
 	int from = open(input, O_RDONLY);
 	if (from < 0)
 		fail("cannot open %s: %s", input, strerror(errno));
-	dup2(from, 0), dup2(terminal, 1), dup2(terminal, 2);
+	if (rehearsal_root && chroot(rehearsal_root))
+		fail("cannot change the root to %s: %s", rehearsal_root, strerror(errno));
+	if ((cwd || rehearsal_root) && chdir(cwd ? cwd : "/"))
+		fail("cannot change to %s: %s", cwd, strerror(errno));
+	dup2(from, 0), dup2(ends[NEOTIER_STREAM_OUTPUT], 1), dup2(ends[NEOTIER_STREAM_ERROR], 2);
 	if (from > 2)
 		close(from);
-	if (terminal > 2)
-		close(terminal);
 	set_mempolicy_of_program();
 	if (!conf_value("roi_after"))
 		roi_begin();
-	execv(argv[0], argv);
-	int error = errno;
-	dprintf(2, "neotier init: cannot run %s: %s\n", argv[0], strerror(error));
-	_exit(error == ENOENT ? 127 : 126);
+	if (rehearsal_root)
+		rehearse_trace(exec_program, ends[NEOTIER_STREAM_FILES], used_peak);
+	exec_program();
 }
 
 /* Looks for a text in a stream that comes in pieces. */
@@ -427,6 +444,10 @@ static bool found(struct search *search, const char *piece, size_t size)
 /* Nobody runs, and nothing is counted, while the machine is made ready. */
 static void begin_while_running(void)
 {
+	if (rehearsal_root) { /* nothing is made ready, and what stops a traced program stops its tracer */
+		roi_begin();
+		return;
+	}
 	kill(-1, SIGSTOP);
 	instrument();
 	stats_read(mailbox, true);
@@ -434,56 +455,84 @@ static void begin_while_running(void)
 	kill(-1, SIGCONT);
 }
 
-/*
- * Passes the program's output on to `out` until it closes its end; begins the region when `after` appears. Returns true,
- * with everything stopped, as soon as `until` appears in the region.
- */
-static bool pass_output(int from, int out, const char *after, const char *until, pid_t child, int *status)
+/* The host takes it in no time of the guest's: what is printed weighs the same whatever the host's disk does. */
+static void hand_over(enum neotier_stream stream, const char *bytes, size_t size)
 {
-	static struct search begin, end;
-	char buffer[4096];
-	bool running = true;
+	memcpy((char *)mailbox + NEOTIER_OUTPUT_OFFSET - NEOTIER_MAILBOX_OFFSET, bytes, size);
+	mailbox->arg[1] = (uint64_t)stream;
+	mailbox->arg[2] = size;
+	NEOTIER_MARK_OP(NEOTIER_OP_OUTPUT);
+}
 
-	begin.text = after;
-	end.text = until;
-	for (;;) {
-		struct pollfd p = { .fd = from, .events = POLLIN };
+/*
+ * Passes on what comes from the `from` of each stream (-1: none) until all are closed or the program has ended; begins the
+ * region when `after` appears in the program's output. Returns true, with everything stopped, as soon as `until` appears in
+ * the region.
+ */
+static bool pass_output(int from[NR_NEOTIER_STREAM], const char *after, const char *until, pid_t child, int *status)
+{
+	static struct search begin[NR_NEOTIER_STREAM], end[NR_NEOTIER_STREAM];
+	static char buffer[4096];
+	bool running = true, begun = !after, cut = false;
+	struct pollfd p[NR_NEOTIER_STREAM];
+	int open_streams = 0;
+
+	for (int i = 0; i < NR_NEOTIER_STREAM; i++) {
+		p[i] = (struct pollfd){ .fd = from[i], .events = POLLIN };
+		open_streams += from[i] >= 0;
+		begin[i].text = after;
+		end[i].text = until;
+	}
+	while (open_streams) {
 		/*
-		 * Descendants may keep the terminal open after the program has ended: only the program counts. Waking up
+		 * Descendants may keep the output open after the program has ended: only the program counts. Waking up
 		 * now and then costs the guest 0.01 %, and makes QEMU's software TLB, which it resizes only when it is
 		 * flushed, grow to the program's working set: twice the simulation speed for GUPS.
 		 */
-		int ready = poll(&p, 1, running ? WAKE_MS : 0);
+		int wake = rehearsal_root ? REHEARSAL_WAKE_MS : WAKE_MS;
+		int ready = poll(p, NR_NEOTIER_STREAM, running && !cut ? wake : 0);
 
 		moves_tell_if_due(mailbox);
+		if (rehearsal_root)
+			rehearse_sample(used_peak);
 		if (ready == 0) {
-			if (!running)
-				return false;
+			if (!running || cut)
+				return cut;
 			if (waitpid(child, status, WNOHANG) == child)
 				running = false;
 			continue;
 		}
-		ssize_t n = read(from, buffer, sizeof buffer);
-		if (n <= 0) {
-			if (running)
-				waitpid(child, status, 0);
-			return false;
-		}
-		for (ssize_t at = 0, w; at < n; at += w)
-			if ((w = write(out, buffer + at, (size_t)(n - at))) <= 0)
-				break;
-		if (begin.text) {
-			if (found(&begin, buffer, (size_t)n)) {
-				begin.text = NULL;
-				begin_while_running();
+		for (int i = 0; i < NR_NEOTIER_STREAM; i++) {
+			if (!p[i].revents)
+				continue;
+			ssize_t n = read(p[i].fd, buffer, sizeof buffer);
+
+			if (n <= 0) {
+				p[i].fd = -1;
+				open_streams--;
+				continue;
 			}
-		} else if (found(&end, buffer, (size_t)n)) {
-			kill(-1, SIGSTOP);
-			return true;
+			hand_over((enum neotier_stream)i, buffer, (size_t)n);
+			if (i == NEOTIER_STREAM_FILES || cut)
+				continue;
+			if (!begun) {
+				if (found(&begin[i], buffer, (size_t)n)) {
+					begun = true;
+					begin_while_running();
+				}
+			} else if (found(&end[i], buffer, (size_t)n)) {
+				kill(-1, SIGSTOP);
+				if (!rehearsal_root)
+					return true;
+				cut = true; /* what is still on its way to the list of files belongs to it */
+			}
 		}
 		if (running && waitpid(child, status, WNOHANG) == child)
 			running = false;
 	}
+	if (running && !cut)
+		waitpid(child, status, 0);
+	return cut;
 }
 
 /* A text to wait for on PROGRAM's output, or NULL. */
@@ -496,24 +545,59 @@ static const char *awaited_text(const char *key)
 	return text;
 }
 
-static void run_program(void)
+static void make_pipe(int from[], int ends[], enum neotier_stream stream)
 {
-	const char *after = awaited_text("roi_after"), *until = awaited_text("roi_until");
-	int master, slave, status = 0;
-	int out = open("/dev/ttyS1", O_WRONLY | O_CLOEXEC);
-	struct termios raw;
+	int both[2];
 
-	if (!conf_value("arg"))
-		fail("/neotier.conf names no program");
-	if (out < 0)
-		fail("no second serial port for the program's output");
+	if (pipe2(both, O_CLOEXEC))
+		fail("pipe: %s", strerror(errno));
+	from[stream] = both[0];
+	ends[stream] = both[1];
+}
+
+static void make_terminal(int from[], int ends[])
+{
+	struct termios raw;
+	int master, slave;
+
 	memset(&raw, 0, sizeof raw);
 	cfmakeraw(&raw);
 	raw.c_cflag |= CS8 | CREAD | CLOCAL | B115200;
-	tcsetattr(out, TCSANOW, &raw);
 	if (openpty(&master, &slave, NULL, &raw, NULL))
 		fail("openpty: %s", strerror(errno));
 	fcntl(master, F_SETFD, FD_CLOEXEC);
+	fcntl(slave, F_SETFD, FD_CLOEXEC);
+	from[NEOTIER_STREAM_OUTPUT] = master;
+	ends[NEOTIER_STREAM_OUTPUT] = ends[NEOTIER_STREAM_ERROR] = slave;
+}
+
+static void begin_rehearsal(void)
+{
+	conf_each("share_module", load_module);
+	rehearsal_root = rehearse_mount();
+	used_peak = mmap(NULL, sizeof *used_peak, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (used_peak == MAP_FAILED)
+		fail("mmap: %s", strerror(errno));
+}
+
+static void run_program(void)
+{
+	const char *after = awaited_text("roi_after"), *until = awaited_text("roi_until");
+	int from[NR_NEOTIER_STREAM] = { -1, -1, -1 }, ends[NR_NEOTIER_STREAM] = { -1, -1, -1 }, status = 0;
+	uint64_t used = 0;
+
+	if (!conf_value("arg"))
+		fail("/neotier.conf names no program");
+	if (conf_value("tty")) {
+		make_terminal(from, ends);
+	} else {
+		make_pipe(from, ends, NEOTIER_STREAM_OUTPUT);
+		make_pipe(from, ends, NEOTIER_STREAM_ERROR);
+	}
+	if (rehearsal_root) {
+		make_pipe(from, ends, NEOTIER_STREAM_FILES);
+		*used_peak = used = rehearse_used_bytes();
+	}
 
 	mailbox->free_bytes[0] = node_free_bytes(0);
 	mailbox->free_bytes[1] = node_free_bytes(1);
@@ -525,13 +609,17 @@ static void run_program(void)
 	if (child < 0)
 		fail("fork: %s", strerror(errno));
 	if (child == 0)
-		run_child(slave);
-	close(slave);
-	bool cut = pass_output(master, out, after, until, child, &status);
+		run_child(ends);
+	for (int i = 0; i < NR_NEOTIER_STREAM; i++)
+		if (ends[i] >= 0 && (i == 0 || ends[i] != ends[i - 1]))
+			close(ends[i]);
+	bool cut = pass_output(from, after, until, child, &status);
 	moves_tell(mailbox);
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_END);
 
+	if (rehearsal_root)
+		mailbox->peak_bytes = *used_peak - used;
 	stats_read(mailbox, false);
 	if (!cut)
 		name_left_running();
@@ -540,7 +628,6 @@ static void run_program(void)
 	mailbox->oom_kills = oom ? (uint32_t)strtoul(oom + 16, NULL, 10) : 0;
 	mailbox->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 	mailbox->term_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-	tcdrain(out);
 	mailbox->state = NEOTIER_STATE_DONE;
 }
 
@@ -578,6 +665,8 @@ int main(int argc, char **argv)
 	conf_each("set", write_setting);
 	if (conf_value("dram_bytes"))
 		trim_dram(strtoull(conf_value("dram_bytes"), NULL, 10));
+	if (conf_value("rehearse"))
+		begin_rehearsal();
 	run_program();
 	power_off();
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <climits>
@@ -19,6 +20,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +59,7 @@ struct Options {
   std::string source;  // of a HotPageSource in the profiler's place; empty: none
   uint64_t dram_bytes = 0;
   WatchOptions watch;
+  std::array<std::string, NR_NEOTIER_STREAM> outputs;  // files for what the guest writes; empty: nowhere
 };
 
 struct InstructionCounts {
@@ -86,6 +89,11 @@ class Machine final : public DeviceSink, public LineObserver {
     if (!options.watch.timeline_path.empty() || !options.watch.record_path.empty()) {
       watch_ = std::make_unique<Watch>(options.watch);
       for (const auto& device : devices_) device->keep_reports();
+    }
+    for (size_t i = 0; i < options.outputs.size(); ++i) {
+      if (options.outputs[i].empty()) continue;
+      outputs_[i] = open(options.outputs[i].c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+      if (outputs_[i] < 0) throw std::runtime_error("cannot create " + options.outputs[i]);
     }
     mailbox_->version = NEOTIER_MAILBOX_VERSION;
     source_ = make_hot_page_source(options.source, options.params,
@@ -153,6 +161,9 @@ class Machine final : public DeviceSink, public LineObserver {
         break;
       case NEOTIER_OP_MOVED:
         if (watch_) watch_->moved(mailbox_->arg[3] & 0xffffffffu, mailbox_->arg[3] >> 32);
+        break;
+      case NEOTIER_OP_OUTPUT:
+        output(mailbox_->arg[1], mailbox_->arg[2]);
         break;
       default:
         break;
@@ -301,6 +312,27 @@ class Machine final : public DeviceSink, public LineObserver {
     if (is_store) device.store(device.offset(pa), bytes);
   }
 
+  // A guest that never stops printing must not fill the host's disk.
+  static constexpr uint64_t kOutputLimit = 1ull << 30;
+
+  // While it is written no time passes in the guest: how fast the host's disk is changes no figure.
+  void output(uint64_t stream, uint64_t bytes) {
+    if (stream >= outputs_.size() || bytes > NEOTIER_OUTPUT_BYTES) return;
+    const uint8_t* at = bar_ + NEOTIER_OUTPUT_OFFSET;
+    while (bytes > 0) {
+      const ssize_t n =
+          outputs_[stream] < 0 || written_[stream] + bytes > kOutputLimit ? -1 : write(outputs_[stream], at, bytes);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        mailbox_->lost_output += bytes;
+        return;
+      }
+      at += n;
+      bytes -= static_cast<uint64_t>(n);
+      written_[stream] += static_cast<uint64_t>(n);
+    }
+  }
+
   void record_mark() {
     if (mailbox_->nr_marks >= NEOTIER_MARKS) {
       ++mailbox_->lost_marks;
@@ -341,6 +373,8 @@ class Machine final : public DeviceSink, public LineObserver {
   uint64_t ticks_ = 0;
   uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
   std::unique_ptr<Watch> watch_;  // null unless asked for
+  std::array<int, NR_NEOTIER_STREAM> outputs_{-1, -1, -1};
+  std::array<uint64_t, NR_NEOTIER_STREAM> written_{};
   std::array<DeviceCounters, NEOTIER_DEVICES> observed_of_;
   DeviceCounters observed_;  // all together
 };
@@ -462,6 +496,12 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.watch.timeline_path = text;
   } else if (key == "record") {
     options.watch.record_path = text;
+  } else if (key == "output") {
+    options.outputs[NEOTIER_STREAM_OUTPUT] = text;
+  } else if (key == "error") {
+    options.outputs[NEOTIER_STREAM_ERROR] = text;
+  } else if (key == "files") {
+    options.outputs[NEOTIER_STREAM_FILES] = text;
   } else if (key == "record_all" && is_number) {
     options.watch.record_all = number != 0;
   } else if (key == "device" && (text == "rtl" || text == "model")) {

@@ -19,7 +19,9 @@ extern "C" {
 #define NEOTIER_MAILBOX_MAP_BYTES (NEOTIER_BAR_BYTES - NEOTIER_MAILBOX_OFFSET)
 #define NEOTIER_HOTSET_OFFSET 0x80000u        /* in the BAR: bitmap of pages for NEOTIER_OP_HOTSET */
 #define NEOTIER_HOTSET_BYTES 0x80000u         /* 4 Mi pages: a table of 16 GiB */
-#define NEOTIER_MAILBOX_VERSION 3u
+#define NEOTIER_OUTPUT_OFFSET 0x70000u        /* in the BAR: a piece of the program's output for NEOTIER_OP_OUTPUT */
+#define NEOTIER_OUTPUT_BYTES 0x10000u
+#define NEOTIER_MAILBOX_VERSION 4u
 #define NEOTIER_DEVICES 4u               /* memory devices with a profiler, at most */
 #define NEOTIER_MARKS 2048u
 #define NEOTIER_REPORT_BYTES 32768u
@@ -38,10 +40,18 @@ enum neotier_op {
 	NEOTIER_OP_HOTSET = 6,     /* program: arg[1] = address of page 0, arg[2] = pages; bitmap at NEOTIER_HOTSET_OFFSET */
 	NEOTIER_OP_MOVED = 7,      /* init: arg[3] = pages promoted so far, low 32 bits, and demoted, high 32 bits */
 	NEOTIER_OP_REGION = 8,     /* init: the CXL region has been made; `region` says where */
+	NEOTIER_OP_OUTPUT = 9,     /* init: arg[2] bytes at NEOTIER_OUTPUT_OFFSET belong to stream arg[1] */
 	NR_NEOTIER_OP
 };
 #define NEOTIER_MARK_OP(op)                                                                      \
 	__asm__ volatile(".byte 0x0f, 0x1f, 0x84, 0x00\n\t.long %c0" ::"i"((int)(NEOTIER_MARK_MAGIC | (op))) : "memory")
+
+enum neotier_stream {
+	NEOTIER_STREAM_OUTPUT = 0, /* standard output, or the terminal */
+	NEOTIER_STREAM_ERROR = 1,
+	NEOTIER_STREAM_FILES = 2,  /* a rehearsal's: paths that were named to the kernel, "KIND/PATH" and a zero byte each */
+	NR_NEOTIER_STREAM
+};
 
 enum neotier_state {
 	NEOTIER_STATE_OFF = 0,     /* the guest's init has not run */
@@ -95,6 +105,7 @@ struct neotier_mailbox {
 	uint32_t pad;
 	uint64_t guest_ns[2];         /* CLOCK_MONOTONIC_RAW at ROI begin and end */
 	uint64_t free_bytes[2];       /* of nodes 0 and 1 at ROI begin */
+	uint64_t peak_bytes;          /* a rehearsal's: most memory that was in use beyond that at the program's start */
 	char message[512];
 	struct neotier_region region; /* machine `cxl` only */
 
@@ -106,6 +117,7 @@ struct neotier_mailbox {
 	uint64_t lost_marks;
 	uint64_t device_cycles;       /* clocks of the Verilated devices since power-on */
 	struct neotier_device_counters device[2][NEOTIER_DEVICES]; /* at ROI begin and end, in the order of their BARs */
+	uint64_t lost_output;         /* bytes of output that found no place on the host */
 	uint64_t host_ns[2];          /* host's monotonic clock at ROI begin and end: for speed, never for figures */
 	struct neotier_mark_record mark[NEOTIER_MARKS];
 
@@ -113,7 +125,7 @@ struct neotier_mailbox {
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(neotier_mailbox) <= NEOTIER_HOTSET_OFFSET - NEOTIER_MAILBOX_OFFSET, "mailbox fits before the hot set");
+static_assert(sizeof(neotier_mailbox) <= NEOTIER_OUTPUT_OFFSET - NEOTIER_MAILBOX_OFFSET, "mailbox fits before the output");
 }
 #endif
 #endif

@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // neotier hil run | compare | params | policies
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "cli/commands.h"
+#include "hil/initramfs.h"
 #include "hil/report.h"
 #include "hil/run.h"
 #include "util/files.h"
@@ -41,13 +48,15 @@ using hil::Run;
 using hil::RunOptions;
 using hil::RunResult;
 
-// Runs of this length on `none` are enough to see how fast a program's instructions are, past its start.
-constexpr uint64_t kCalibrationInstructions = 1'600'000'000;
+using hil::Rehearsal;
+
 constexpr uint32_t kCalibrationShift = 1;
+constexpr uint64_t kMiB = 1ull << 20;
 
 struct Arguments {
   RunOptions run;
-  std::string dram = "256M", cxl = "512M", thp = "never", machine = "numa";
+  std::string dram, cxl, thp = "never", machine = "numa", rehearsal = "auto";
+  std::optional<bool> tty;
   std::vector<std::string> model, files, policies;
   int shift = -1;
   uint64_t jobs = std::max(1u, std::thread::hardware_concurrency());
@@ -80,33 +89,87 @@ class WorkDirectory {
 struct Job {
   RunOptions options;
   uint32_t shift;
-  uint64_t calibrate = 0;
+  Run::Kind kind = Run::Kind::kFigures;
+};
+
+std::string_view activity(const Job& job) {
+  switch (job.kind) {
+    case Run::Kind::kRehearsal:
+      return "rehearsing";
+    case Run::Kind::kCalibration:
+      return "calibrating";
+    case Run::Kind::kFigures:
+      break;
+  }
+  return job.options.policy;
+}
+
+std::string duration(double seconds) {
+  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+  return seconds < 6000 ? fmt::format("{:.0f} min", seconds / 60) : fmt::format("{:.1f} h", seconds / 3600);
+}
+
+// How far all jobs are, from the instructions that one is expected to have.
+class Estimate {
+ public:
+  Estimate(uint64_t expected, size_t jobs) : expected_(expected), jobs_(jobs) {}
+  // A run that has ended says better what the others will have.
+  void learn(uint64_t instructions) { expected_ = std::max<uint64_t>(1, instructions); }
+  bool known() const { return expected_ != 0; }
+  double share(uint64_t instructions) const {
+    return std::min(0.99, static_cast<double>(instructions) / static_cast<double>(expected_));
+  }
+  // Seconds until all are done, or nothing while it cannot be known. `done`: jobs done, with the parts of those that
+  // run.
+  std::optional<double> left(double done) const {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    if (!known() || done < 0.02) return std::nullopt;
+    return seconds * (static_cast<double>(jobs_) - done) / done;
+  }
+
+ private:
+  uint64_t expected_;
+  size_t jobs_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
 // Runs all jobs, `parallel` at a time, in this thread; results in the jobs' order. Throws std::runtime_error on Ctrl-C.
 std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, const std::vector<Job>& jobs,
-                                          uint64_t parallel, const fs::path& directory) {
+                                          uint64_t parallel, const fs::path& directory, uint64_t expected = 0) {
   std::vector<std::unique_ptr<Run>> runs(jobs.size());
   std::vector<size_t> active;
   size_t next = 0;
   Progress progress;
+  Estimate estimate(expected, jobs.size());
   while (next < jobs.size() || !active.empty()) {
     while (next < jobs.size() && active.size() < parallel) {
       const Job& job = jobs[next];
-      const std::string name = fmt::format("{}-{}{}", next, job.options.policy, job.calibrate ? "-calibration" : "");
-      runs[next] = std::make_unique<Run>(installation, job.options, job.shift, directory / name, job.calibrate);
+      const std::string name =
+          job.kind == Run::Kind::kFigures ? fmt::format("{}-{}", next, job.options.policy) : std::string(activity(job));
+      runs[next] = std::make_unique<Run>(installation, job.options, job.shift, directory / name, job.kind);
       active.push_back(next++);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     if (interrupted()) progress.clear();
     throw_if_interrupted();
     std::string line;
-    std::erase_if(active, [&](size_t i) { return runs[i]->poll(); });
+    std::erase_if(active, [&](size_t i) {
+      if (!runs[i]->poll()) return false;
+      if (jobs[i].kind == Run::Kind::kFigures) estimate.learn(runs[i]->instructions());
+      return true;
+    });
+    double done = static_cast<double>(next - active.size());
     for (size_t i : active) {
-      line += fmt::format("{}{}: {}", line.empty() ? "" : " | ",
-                          jobs[i].calibrate ? "calibrating on none" : jobs[i].options.policy, runs[i]->progress());
+      const uint64_t instructions = runs[i]->instructions();
+      const bool in_parts = estimate.known() && instructions != 0;
+      if (in_parts) done += estimate.share(instructions);
+      line += fmt::format("{}{}: {}", line.empty() ? "" : " | ", activity(jobs[i]),
+                          in_parts ? fmt::format("{:.0f} %", 100 * estimate.share(instructions)) : runs[i]->progress());
     }
-    if (!line.empty()) progress.show(fmt::format("[{}/{}] {}", next - active.size(), jobs.size(), line));
+    if (line.empty()) continue;
+    const std::optional<double> left = estimate.left(done);
+    progress.show(fmt::format("[{}/{}] {}{}", next - active.size(), jobs.size(),
+                              left ? fmt::format("about {} left; ", duration(*left)) : "", line));
   }
   progress.clear();
   return runs;
@@ -117,8 +180,11 @@ RunOptions finish_options(Arguments& arguments) {
   options.timeline |= options.moves;
   if (options.program.empty())
     throw std::runtime_error("no PROGRAM; name it after '--', for example: neotier hil run -- /bin/true");
-  options.dram_bytes = parse_size(arguments.dram);
-  options.cxl_bytes = parse_size(arguments.cxl);
+  if (!arguments.dram.empty()) options.dram_bytes = parse_size(arguments.dram);
+  if (!arguments.cxl.empty()) options.cxl_bytes = parse_size(arguments.cxl);
+  hil::check_sizes(options);
+  // Whoever waits for a text needs each line as it comes, which most programs write to a terminal only.
+  options.tty = arguments.tty.value_or(!options.roi_after.empty() || !options.roi_until.empty());
   options.thp = arguments.thp == "always"    ? hil::Thp::kAlways
                 : arguments.thp == "madvise" ? hil::Thp::kMadvise
                                              : hil::Thp::kNever;
@@ -149,6 +215,8 @@ RunOptions finish_options(Arguments& arguments) {
                                          hil::kMaxDeviceBitsPerPage));
   }
   hil::check_machine(options);
+  if (!arguments.cxl.empty())
+    hil::layout(options.machine, options.dram_bytes, options.cxl_bytes);  // before a rehearsal
   hil::profiler_state(options);
   if (arguments.shift >= 0) options.shift = static_cast<uint32_t>(arguments.shift);
   return options;
@@ -156,13 +224,168 @@ RunOptions finish_options(Arguments& arguments) {
 
 uint32_t choose_shift(const Installation& installation, const RunOptions& options, const fs::path& directory) {
   if (options.shift) return *options.shift;
-  Job job{options, kCalibrationShift, kCalibrationInstructions};
+  Job job{options, kCalibrationShift, Run::Kind::kCalibration};
   job.options.policy = "none";
   job.options.fault = "none";
   auto runs = run_all(installation, {job}, 1, directory);
   // A calibrating run is cut short, so only one that ended by itself can have failed.
   if (const auto shift = runs[0]->calibrated_shift()) return *shift;
   throw std::runtime_error(fmt::format("calibration on policy none failed: {}", runs[0]->result().verdict));
+}
+
+// Most that a program may use in a rehearsal, where its sizes were not given.
+uint64_t rehearsal_bytes() {
+  const uint64_t available =
+      static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return std::clamp<uint64_t>(available / 2, 512 * kMiB, 8192 * kMiB);
+}
+
+// Variables of this process that say where a program finds its files and how it writes: what it would have here.
+std::vector<std::string> inherited_environment(const std::vector<std::string>& given) {
+  static constexpr std::string_view kNames[] = {"PATH",        "HOME",      "LANG",     "LANGUAGE", "TZ",
+                                                "VIRTUAL_ENV", "NODE_PATH", "PERL5LIB", "RUBYLIB",  "JAVA_HOME"};
+  static constexpr std::string_view kPrefixes[] = {"LC_", "LD_LIBRARY_", "PYTHON", "PYENV_", "OMP_"};
+  std::vector<std::string> inherited;
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view text(*variable);
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool wanted = std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
+                        std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                                    [&](std::string_view prefix) { return name.starts_with(prefix); });
+    if (wanted && text.find('\n') == std::string_view::npos) inherited.emplace_back(text);
+  }
+  std::sort(inherited.begin(), inherited.end());
+  inherited.insert(inherited.end(), given.begin(), given.end());  // the later one counts
+  return inherited;
+}
+
+// What the person piped in, as a file that every run reads from its beginning. A terminal, and what is not there to be
+// read (a service's, /dev/null), are no input.
+void take_standard_input(RunOptions& options, const fs::path& directory) {
+  struct stat st;
+  if (stat(options.stdin_file.c_str(), &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)) {
+    options.stdin_file.clear();  // /dev/null
+    return;
+  }
+  if (!options.stdin_file.empty() || fstat(0, &st) != 0 || !(S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode))) return;
+  fs::create_directories(directory);
+  const fs::path file = directory / "stdin";
+  std::ofstream out(file, std::ios::binary);
+  char piece[65536];
+  uint64_t bytes = 0;
+  bool said = false;
+  for (;;) {
+    pollfd ready{0, POLLIN, 0};
+    const int n = poll(&ready, 1, 2000);
+    throw_if_interrupted();
+    if (n == 0 && !said) {
+      fmt::print(stderr,
+                 "neotier: waiting for the end of standard input (the program gets it; --stdin /dev/null: none)\n");
+      said = true;
+    }
+    if (n <= 0) continue;
+    const ssize_t got = read(0, piece, sizeof piece);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw std::runtime_error(fmt::format("cannot read standard input: {}", std::strerror(errno)));
+    if (got == 0) break;
+    bytes += static_cast<uint64_t>(got);
+    if (bytes > hil::kMostFileBytes) {
+      throw std::runtime_error(fmt::format("standard input is too large: the guest holds it in memory, at most {} MiB",
+                                           hil::kMostFileBytes / kMiB));
+    }
+    out.write(piece, got);
+  }
+  if (!out.flush()) throw std::runtime_error(fmt::format("cannot write {}: is the disk full?", file.string()));
+  if (bytes != 0) options.stdin_file = file;
+}
+
+// Sizes that make tiering matter for a program that uses `peak` bytes, where they were not given.
+void choose_sizes(const Arguments& arguments, RunOptions& options, uint64_t peak) {
+  if (!arguments.dram.empty() && !arguments.cxl.empty()) return;
+  const auto up = [](uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; };
+  if (arguments.dram.empty()) options.dram_bytes = std::max(hil::kLeastDramBytes, up(peak / 3, 4 * kMiB));
+  if (arguments.cxl.empty()) {
+    const uint64_t rest = peak > options.dram_bytes ? peak - options.dram_bytes : 0;
+    options.cxl_bytes = hil::next_capacity(options.machine, up(rest + rest / 4 + 32 * kMiB, 64 * kMiB));
+  }
+  fmt::print(stderr, "neotier: the program uses {} MiB at most: --dram {}M --cxl {}M (give them to choose)\n",
+             up(peak, kMiB) / kMiB, options.dram_bytes / kMiB, options.cxl_bytes / kMiB);
+}
+
+// The program's own last lines, as it left them on standard error or else on standard output.
+void print_last_lines(const std::string& output, const std::string& error) {
+  constexpr size_t kLines = 5, kColumns = 200;
+  std::vector<std::string> lines;
+  for (const std::string* text : {&error, &output}) {
+    std::istringstream stream(text->size() > 65536 ? text->substr(text->size() - 65536) : *text);
+    for (std::string line; std::getline(stream, line);) {
+      for (char& c : line) c = (c >= ' ' && c != 127) || c == '\t' ? c : ' ';
+      if (line.find_first_not_of(' ') != std::string::npos) lines.push_back(line.substr(0, kColumns));
+    }
+    if (!lines.empty()) break;
+  }
+  for (size_t i = lines.size() > kLines ? lines.size() - kLines : 0; i < lines.size(); ++i) {
+    fmt::print(stderr, "  | {}\n", lines[i]);
+  }
+}
+
+void print_end(std::string_view where, int status) {
+  std::string meaning;
+  if (status > 128) meaning = fmt::format(" (signal {}, {})", status - 128, strsignal(status - 128));
+  if (status == 127) meaning = " (not found; --with PROGRAM takes a further program along)";
+  fmt::print(stderr, "neotier: {}: the program ended with status {}{}\n", where, status, meaning);
+}
+
+// What a run of the program needs, and what is known of it before figures are made.
+struct Preparation {
+  RunOptions options;
+  uint32_t shift = 0;
+  uint64_t instructions = 0;  // 0: not known
+  int status = 0;             // the program's in its rehearsal
+};
+
+// Rehearses and calibrates as asked for. A program that fails in its rehearsal is calibrated only where it is measured
+// all the same. Throws std::runtime_error in one line.
+Preparation prepare_run(const Arguments& arguments, const Installation& installation, RunOptions options,
+                        WorkDirectory& work, bool measure_failing) {
+  Preparation prepared;
+  take_standard_input(options, work.path());
+  const bool rehearse = arguments.rehearsal == "yes" || (arguments.rehearsal == "auto" && !options.shift);
+  if (rehearse) {
+    options.env = inherited_environment(options.env);
+    if (options.cwd.empty()) options.cwd = fs::current_path();
+    Job job{options, kCalibrationShift, Run::Kind::kRehearsal};
+    job.options.policy = "none";
+    job.options.fault = "none";
+    job.options.machine = {};
+    job.options.timeline = job.options.moves = false;
+    job.options.device_bits_per_page.reset();  // no device is looked at
+    job.options.record.clear();
+    if (arguments.dram.empty() || arguments.cxl.empty())
+      job.options.dram_bytes = rehearsal_bytes();
+    else
+      job.options.dram_bytes += job.options.cxl_bytes;
+    job.options.cxl_bytes = 64 * kMiB;
+    const Installation rehearsal_installation = Installation::find();
+    auto runs = run_all(rehearsal_installation, {job}, 1, work.path());
+    Rehearsal rehearsal = runs[0]->rehearsal();
+    if (!rehearsal.verdict.empty()) {
+      work.keep();
+      print_last_lines(rehearsal.output, rehearsal.error);
+      throw std::runtime_error(fmt::format("in the rehearsal: {}", rehearsal.verdict));
+    }
+    prepared.status = rehearsal.exit_status;
+    if (rehearsal.exit_status != 0) {
+      print_end("rehearsal, with this machine's files", rehearsal.exit_status);
+      print_last_lines(rehearsal.output, rehearsal.error);
+    }
+    options.named = std::move(rehearsal.named);
+    prepared.instructions = rehearsal.instructions;
+    if (prepared.status == 0 || measure_failing) choose_sizes(arguments, options, rehearsal.peak_bytes);
+  }
+  prepared.options = options;
+  if (prepared.status == 0 || measure_failing) prepared.shift = choose_shift(installation, options, work.path());
+  return prepared;
 }
 
 void prepare(const Arguments& arguments) {
@@ -175,23 +398,39 @@ void prepare(const Arguments& arguments) {
 }
 
 // What a person should know of a run that came to its end, one line each; nothing where all is as usual.
-void print_notes(const RunResult& result) {
-  const std::string& policy = result.options.policy;
-  if (result.exit_status > 128) {
-    const int signal = result.exit_status - 128;
-    fmt::print(stderr, "neotier: policy {}: the program ended with status {} (signal {}, {})\n", policy,
-               result.exit_status, signal, strsignal(signal));
-  } else if (result.exit_status != 0) {
-    fmt::print(stderr, "neotier: policy {}: the program ended with status {}{}\n", policy, result.exit_status,
-               result.exit_status == 127 ? " (not found; --with PROGRAM takes a further program along)" : "");
+// `shown`: the program's output has been printed whole.
+void print_notes(const RunResult& result, const Preparation& prepared, bool shown) {
+  const bool rehearsed = !prepared.options.named.empty();
+  const std::string where = fmt::format("policy {}", result.options.policy);
+  if (result.exit_status != 0) {
+    print_end(where, result.exit_status);
+    if (!shown) print_last_lines(result.output, result.error);
+    if (!rehearsed) {
+      fmt::print(stderr,
+                 "neotier: if it misses files: --rehearsal yes takes along what it uses, --file HOST:/GUEST more\n");
+    } else if (prepared.status == 0) {
+      fmt::print(stderr,
+                 "neotier: in its rehearsal, with all of this machine's files, it ended with status 0: --file "
+                 "HOST:/GUEST takes further ones along\n");
+    }
+  }
+  if (result.lost_output != 0) {
+    fmt::print(stderr,
+               "neotier: {}: {} bytes of the program's output were dropped: more than 1 GiB, or the disk is full\n",
+               where, result.lost_output);
   }
   if (!result.left_running.empty()) {
-    fmt::print(stderr,
-               "neotier: policy {}: still running when the program had ended: {}; the figures end with the program (a "
-               "daemon has to stay in the foreground, or be waited for in a shell line)\n",
-               policy, result.left_running);
+    fmt::print(
+        stderr,
+        "neotier: {}: still running when the program had ended: {}; the figures end with the program (a daemon has to "
+        "stay in the foreground, or be waited for in a shell line)\n",
+        where, result.left_running);
   }
 }
+
+bool succeeded(const RunResult& result) { return result.verdict.empty() && result.exit_status == 0; }
+
+void print_whole(const std::string& text, std::FILE* to) { std::fwrite(text.data(), 1, text.size(), to); }
 
 int run_command(Arguments& arguments) {
   prepare(arguments);
@@ -199,17 +438,21 @@ int run_command(Arguments& arguments) {
   hil::find_policy(options.policy);
   const Installation installation = Installation::find(options.kernel);
   WorkDirectory work(arguments.directory);
-  const uint32_t shift = choose_shift(installation, options, work.path());
-  auto runs = run_all(installation, {{options, shift}}, 1, work.path());
-  const RunResult result = runs[0]->result();
+  const Preparation prepared = prepare_run(arguments, installation, options, work, true);
+  auto runs = run_all(installation, {{prepared.options, prepared.shift}}, 1, work.path(), prepared.instructions);
+  RunResult result = runs[0]->result();
+  if (succeeded(result)) result.remark = hil::why_nothing(result, nullptr);
   if (!arguments.json.empty()) write_file(arguments.json, pretty(to_json(result)));
-  std::fputs(result.output.c_str(), stdout);
+  print_whole(result.output, stdout);
+  std::fflush(stdout);
+  print_whole(result.error, stderr);
   if (!result.verdict.empty()) {
     work.keep();
     throw std::runtime_error(result.verdict);
   }
   std::fputs(hil::table({result}).c_str(), stderr);
-  print_notes(result);
+  print_notes(result, prepared, true);
+  if (!result.remark.empty()) fmt::print(stderr, "neotier: policy {}: {}\n", result.options.policy, result.remark);
   return result.exit_status;
 }
 
@@ -219,36 +462,55 @@ int compare_command(Arguments& arguments) {
   for (const std::string& policy : arguments.policies) hil::find_policy(policy);
   const Installation installation = Installation::find(options.kernel);
   WorkDirectory work(arguments.directory);
-  const uint32_t shift = choose_shift(installation, options, work.path());
+  const Preparation prepared = prepare_run(arguments, installation, options, work, false);
+  if (prepared.status != 0) {
+    fmt::print(stderr, "neotier: nothing was compared: figures are of a program that ends with status 0\n");
+    return 1;
+  }
   std::vector<Job> jobs;
   for (const std::string& policy : arguments.policies) {
-    jobs.push_back({options, shift});
+    jobs.push_back({prepared.options, prepared.shift});
     jobs.back().options.policy = policy;
   }
-  auto runs = run_all(installation, jobs, arguments.jobs, work.path());
-  std::vector<RunResult> results;
+  auto runs = run_all(installation, jobs, arguments.jobs, work.path(), prepared.instructions);
+  std::vector<RunResult> results, whole;
   for (auto& run : runs) results.push_back(run->result());
   runs.clear();
+  const auto none = std::find_if(results.begin(), results.end(), [](const RunResult& result) {
+    return succeeded(result) && result.options.policy == "none";
+  });
+  for (RunResult& result : results) {
+    if (!succeeded(result)) continue;
+    result.remark = hil::why_nothing(result, none == results.end() ? nullptr : &*none);
+    whole.push_back(result);
+  }
   if (!arguments.json.empty()) {
     nlohmann::ordered_json json;
     json["runs"] = nlohmann::ordered_json::array();
     for (const RunResult& result : results) json["runs"].push_back(to_json(result));
     write_file(arguments.json, pretty(json));
   }
-  std::fputs(hil::table(results).c_str(), stdout);
-  int status = 0;
+  if (!whole.empty()) std::fputs(hil::table(whole).c_str(), stdout);
+  std::fflush(stdout);
   for (const RunResult& result : results) {
-    if (!result.verdict.empty() || result.exit_status != 0) {
-      work.keep();
-      status = 1;
-    }
     if (!result.verdict.empty()) {
       fmt::print(stderr, "neotier: policy {}: {}\n", result.options.policy, result.verdict);
+      print_last_lines(result.output, result.error);
     } else {
-      print_notes(result);
+      print_notes(result, prepared, false);
     }
   }
-  return status;
+  // Where one reason holds for all, it is said once.
+  std::map<std::string, std::string> reasons;
+  for (const RunResult& result : whole) {
+    if (result.remark.empty()) continue;
+    std::string& policies = reasons[result.remark];
+    policies += fmt::format("{}{}", policies.empty() ? "" : ", ", result.options.policy);
+  }
+  for (const auto& [why, policies] : reasons) fmt::print(stderr, "neotier: policy {}: {}\n", policies, why);
+  if (whole.size() == results.size()) return 0;
+  work.keep();
+  return 1;
 }
 
 int params_command(bool json) {
@@ -272,8 +534,18 @@ int params_command(bool json) {
 }
 
 void add_machine_options(CLI::App& command, Arguments& a) {
-  command.add_option("--dram", a.dram, "DRAM that is free when the program starts")->capture_default_str();
-  command.add_option("--cxl", a.cxl, "CXL memory")->capture_default_str();
+  command.add_option(
+      "--dram", a.dram,
+      "DRAM that is free when the program starts; default: a third of what the program used in its rehearsal, "
+      "else 256M");
+  command.add_option("--cxl", a.cxl, "CXL memory; default: room for the rest, else 512M");
+  command
+      .add_option(
+          "--rehearsal", a.rehearsal,
+          "run the program once before, uninstrumented, on this machine's files, which it cannot change, to see which "
+          "it uses and how much memory; auto: unless --shift is given")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "yes", "no"}));
   command.add_option("--machine", a.machine, "numa: fast, for figures; cxl: true CXL topology, slow, for function")
       ->capture_default_str()
       ->check(CLI::IsMember({"numa", "cxl"}));
@@ -308,10 +580,16 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--file", a.files, "HOST:/GUEST, a file or a folder to take along")->allow_extra_args(false);
   command.add_option("--with", a.run.with, "a further program to take along, with its libraries")
       ->allow_extra_args(false);
-  command.add_option("--env", a.run.env, "NAME=VALUE, a variable of the program's environment")
+  command.add_option("--env", a.run.env, "NAME=VALUE, a variable of the program's environment; NAME: as it is here")
       ->allow_extra_args(false);
-  command.add_option("--cwd", a.run.cwd, "folder of the guest that the program starts in");
-  command.add_option("--stdin", a.run.stdin_file, "file that the program reads as its standard input");
+  command.add_option(
+      "--cwd", a.run.cwd,
+      "folder of the guest that the program starts in; default: this one where there is a rehearsal, else /");
+  command.add_option("--stdin", a.run.stdin_file,
+                     "file that the program reads as its standard input; default: what is piped in");
+  command.add_flag(
+      "--tty,!--no-tty", a.tty,
+      "the program's output is a terminal, else pipes; default: a terminal with --roi-after or --roi-until");
   command.add_option("--timeout", a.run.timeout_s, "seconds of this machine after which a run is given up")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1000000u));
@@ -383,7 +661,10 @@ void add_hil(CLI::App& app, int& status) {
   compare->footer(
       "example:\n  neotier hil compare --policies none,numab,neotier,ideal --json out.json -- build/bin/gups --table "
       "480 --hot 64 --updates 20000000");
-  compare->add_option("--policies", arguments->policies, "policies, separated by commas")->delimiter(',')->required();
+  compare->add_option("--policies", arguments->policies, "policies, separated by commas")
+      ->delimiter(',')
+      ->allow_extra_args(false)  // else a "--" right after it would not begin PROGRAM
+      ->required();
   compare->add_option("--jobs", arguments->jobs, "machines to run at once")
       ->capture_default_str()
       ->check(CLI::Range(1u, 256u));

@@ -57,7 +57,10 @@ void figures_table(Page& page, const Group& group) {
   for (const PolicyRuns& policy : group.policies) {
     for (const Json* verdict : policy.verdicts) {
       rows.push_back({policy.label, "-", "-", "-", "-", "-", "-", "-", "-",
-                      fmt::format("seed {}: {}", text_at(*verdict, "/seed"), text_at(*verdict, "/verdict"))});
+                      fmt::format("seed {}: {}", text_at(*verdict, "/seed"),
+                                  verdict->contains("verdict")
+                                      ? text_at(*verdict, "/verdict")
+                                      : "the program ended with status " + text_at(*verdict, "/exit_status"))});
     }
     if (policy.runs.empty()) continue;
     const auto time = seconds(&policy);
@@ -65,13 +68,11 @@ void figures_table(Page& page, const Group& group) {
       const auto part = number_at(run, "/kernel_instructions"), all = number_at(run, "/instructions");
       return part && all && *all > 0 ? std::optional(100 * *part / *all) : std::nullopt;
     });
-    std::set<std::string> exits;
-    for (const Json* run : policy.runs) exits.insert(text_at(*run, "/exit_status"));
-    std::string remark;
-    if (exits != std::set<std::string>{"0"}) {
-      remark = "ended with status";
-      for (const std::string& status : exits) remark += " " + status;
+    std::set<std::string> remarks;
+    for (const Json* run : policy.runs) {
+      if (run->contains("remark")) remarks.insert(text_at(*run, "/remark"));
     }
+    const std::string remark = fmt::format("{}", fmt::join(remarks, "; "));
     rows.push_back({policy.label, figure(policy.spread("/modelled_ns", 1e-9)), ratio(none, time),
                     none && ideal && time && *none > *ideal
                         ? fmt::format("{:.1f} %", 100 * (*none - *time) / (*none - *ideal))
@@ -158,14 +159,15 @@ void reports_table(Page& page, const Group& group) {
       };
       const auto lost = [&](const char* key) { return text_at(*run, std::string("/reports/lost/") + key); };
       rows.push_back({policy.label, text_at(*run, "/seed"), text_at(*run, "/reports/reported"),
-                      text_at(*run, "/reports/judged_epochs"), share("precision"), share("recall"), share("weighted"),
-                      lost("tap"), lost("ring"), lost("candidates"), lost("saturated")});
+                      text_at(*run, "/promoted_pages"), text_at(*run, "/reports/judged_epochs"), share("precision"),
+                      share("recall"), share("weighted"), lost("tap"), lost("ring"), lost("candidates"),
+                      lost("saturated")});
     }
   }
   if (rows.empty()) return;
   page.table("What the device reported against exact counts, epoch by epoch, and what it dropped",
-             {"policy", "seed", "reported", "epochs judged", "precision", "recall", "weighted", "lost: tap",
-              "lost: ring", "lost: candidates", "saturated"},
+             {"policy", "seed", "reported", "pages promoted", "epochs judged", "precision", "recall", "weighted",
+              "lost: tap", "lost: ring", "lost: candidates", "saturated"},
              rows);
 }
 

@@ -193,15 +193,20 @@ std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars) {
       fmt::format("q35,{},hpet=off,max-ram-below-4g={}", cxl ? "cxl=on" : "hmat=on", plan.layout.below_4g), "-cpu",
       // hypervisor=off: a kernel that sees a hypervisor does not trust cache flushes and refuses to commit a region.
       fmt::format("max,rdrand=off,rdseed=off,erms=off,fsrm=off,la57=off{}", cxl ? ",hypervisor=off" : ""), "-smp", "1",
-      "-m", fmt::format("{}M", (plan.layout.node0 + (cxl ? 0 : plan.layout.slow)) / kMiB), "-icount",
-      fmt::format("shift={},sleep=off", plan.shift), "-seed", std::to_string(plan.seed), "-rtc",
-      "base=2026-01-01T00:00:00,clock=vm", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
-      "-serial", fmt::format("file:{}", plan.console_log.string()), "-serial",
-      fmt::format("file:{}", plan.output_log.string()), "-object",
+      "-m", fmt::format("{}M", (plan.layout.node0 + (cxl ? 0 : plan.layout.slow)) / kMiB), "-seed",
+      std::to_string(plan.seed), "-rtc", "base=2026-01-01T00:00:00,clock=vm", "-nodefaults", "-display", "none",
+      "-monitor", "none", "-no-reboot", "-serial", fmt::format("file:{}", plan.console_log.string()), "-object",
       fmt::format("memory-backend-ram,id=m0,size={}", plan.layout.node0)};
   const auto add = [&](const std::vector<std::string>& more) {
     command.insert(command.end(), more.begin(), more.end());
   };
+  if (plan.share_files) {
+    // Beyond the profilers' slots.
+    add({"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap", "-device",
+         fmt::format("virtio-9p-pci,fsdev=host,mount_tag=host,bus=pcie.0,addr={}", kFirstSlot + NEOTIER_DEVICES)});
+  } else {
+    add({"-icount", fmt::format("shift={},sleep=off", plan.shift)});
+  }
   add(cxl ? cxl_arguments(plan) : numa_arguments(plan));
   for (size_t i = 0; i < bars.files().size(); ++i) {
     if (plan.machine.interrupts) {

@@ -76,10 +76,12 @@ struct QemuPlan {
   Params params;
   uint32_t shift;
   uint64_t seed;
-  std::filesystem::path kernel_image, initramfs, console_log, output_log;
+  std::filesystem::path kernel_image, initramfs, console_log;
   std::string kernel_arguments;
   std::filesystem::path plugin;
   std::string plugin_options;  // further ones, each with its comma before it
+  // The guest can read this machine's files, and its clock is this machine's: nothing then repeats.
+  bool share_files = false;
 };
 
 std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars);

@@ -28,6 +28,9 @@ struct Policy {
   bool tuned_reclaim = false;    // else the kernel's own settings
   std::string_view source = "";  // what names hot pages in the device's place: nothing, `pebs` or `ptescan`
   bool damon = false;
+
+  // Whether pages go from one tier to the other while the program runs.
+  bool moves() const { return module || numa_balancing != 0 || damon; }
 };
 
 std::span<const Policy> policies();

@@ -36,6 +36,69 @@ std::string seconds(std::optional<uint64_t> ns) {
 
 }  // namespace
 
+std::string why_nothing(const RunResult& run, const RunResult* none) {
+  const Policy& policy = find_policy(run.options.policy);
+  if (!policy.moves()) return "";
+  // Fewer pages are the start of a program, or chance.
+  constexpr uint64_t kFewPages = 16;
+  constexpr double kNoDifference = 0.01, kNoGain = 0.01;
+  const double modelled = static_cast<double>(std::max<uint64_t>(1, run.modelled_ns));
+  const bool faster = none && static_cast<double>(none->modelled_ns) > modelled * (1 + kNoDifference);
+  const bool slower = none && static_cast<double>(none->modelled_ns) < modelled * (1 - kNoDifference);
+  // Without promotions a difference is chance.
+  if (run.promoted_pages >= kFewPages && (!none || faster || slower)) return "";
+
+  // Judged where nothing was moved, if there is such a run: here misses may be few because pages were promoted.
+  const RunResult& base = none ? *none : run;
+  const uint64_t dram = base.end.fills[0] - base.begin.fills[0], cxl = base.end.fills[1] - base.begin.fills[1];
+  const double stall = static_cast<double>(base.end.stall_ps[1] - base.begin.stall_ps[1]) * 1e-3;
+  const double apart =
+      1 - static_cast<double>(run.options.params.dram_ns) / static_cast<double>(run.options.params.cxl_ns);
+  const double gain = stall * std::max(0.0, apart) / static_cast<double>(std::max<uint64_t>(1, base.modelled_ns));
+  const double seconds = modelled * 1e-9;
+  const auto counted = [&](const char* key) {
+    const auto it = run.guest.find(key);
+    return it == run.guest.end() ? int64_t{0} : it->second;
+  };
+  if (static_cast<double>(cxl) <= 0.01 * static_cast<double>(dram + cxl)) {
+    return fmt::format(
+        "nothing to gain: the program fits in DRAM ({} of its {} misses went to CXL memory); a smaller --dram, "
+        "or a larger input",
+        cxl, dram + cxl);
+  }
+  if (gain < kNoGain) {
+    return fmt::format(
+        "nothing to gain: CXL misses cost it {:.1f} % of its time; what it uses often is in the caches or in "
+        "DRAM already",
+        100 * gain);
+  }
+  if (policy.module) {
+    const int64_t stops = counted("neotier.room_holds") + counted("neotier.room_waits");
+    const int64_t hot = counted("neotier.drained");
+    if (stops > 0 && static_cast<int64_t>(run.promoted_pages) < hot / 4) {
+      return fmt::format(
+          "no room: {} pages were reported hot, {} promoted; promotion stopped {} times for want of free DRAM; a "
+          "larger --dram",
+          hot, run.promoted_pages, stops);
+    }
+    if (counted("neotier.decisions") < 2) {
+      return fmt::format(
+          "too short: it ran for {:.2f} s of modelled time, in which the policy decided {} times; a larger input",
+          seconds, counted("neotier.decisions"));
+    }
+    return fmt::format(
+        "nothing was hot enough to repay its move in {:.2f} s: {} pages were reported, {} promoted, {} decisions",
+        seconds, counted("neotier.reported"), run.promoted_pages, counted("neotier.decisions"));
+  }
+  if (policy.numa_balancing != 0 && counted("vmstat.numa_hint_faults") == 0) {
+    return fmt::format(
+        "too short: it ran for {:.2f} s of modelled time, in which the kernel looked at none of its pages; a "
+        "larger input",
+        seconds);
+  }
+  return fmt::format("in {:.2f} s {} pages were promoted, and they did not repay it", seconds, run.promoted_pages);
+}
+
 std::optional<uint64_t> phase_ns(const RunResult& run, const std::string& name) {
   for (size_t i = 0; i < run.marks.size(); ++i) {
     if (run.marks[i].name != name) continue;
@@ -140,6 +203,7 @@ Json to_json(const RunResult& run) {
   if (!run.options.sysctls.empty()) json["sysctls"] = run.options.sysctls;
   if (!run.options.env.empty()) json["env"] = run.options.env;
   if (!run.left_running.empty()) json["left_running"] = run.left_running;
+  if (!run.remark.empty()) json["remark"] = run.remark;
   json["phases"] = Json::array();
   json["windows"] = Json::array();
   for (const Mark& mark : run.marks) {

@@ -24,4 +24,8 @@ std::optional<uint64_t> recovery_ns(const RunResult& run, double tolerance = 0.1
 // migrations.
 std::string table(const std::vector<RunResult>& runs);
 
+// Why a policy that moves pages made no difference to speak of, from what was counted; one line. Empty where it did,
+// and for policies that move none. `none`: first touch, or null.
+std::string why_nothing(const RunResult& run, const RunResult* none);
+
 }  // namespace neotier::hil

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "hil/initramfs.h"
+#include "util/progress.h"
 #include "util/size.h"
 #include "util/temporary_folder.h"
 
@@ -137,6 +138,54 @@ TEST(ShellLine, ProgramsStandWhereCommandsMay) {
   EXPECT_EQ(names("(ls) && { sed p; }; \"awk\" x"), "ls sed awk ");
   EXPECT_EQ(names("no-such-program-here x; ls ls"), "ls ");
   EXPECT_EQ(names(""), "");
+}
+
+// A second of which `stall_ms` were spent waiting for `cxl` of the fills.
+RunResult counted(const char* policy, uint64_t ns, uint64_t dram, uint64_t cxl, uint64_t stall_ms, uint64_t promoted,
+                  std::map<std::string, int64_t> guest = {}) {
+  RunResult run = run_with(policy, ns, {});
+  run.end.fills[0] = dram;
+  run.end.fills[1] = cxl;
+  run.end.stall_ps[1] = stall_ms * 1'000'000'000;
+  run.promoted_pages = promoted;
+  run.guest = std::move(guest);
+  return run;
+}
+
+bool begins(const std::string& text, std::string_view with) { return text.starts_with(with); }
+
+TEST(WhyNothing, IsAskedOnlyWhereNothingHappened) {
+  const RunResult none = counted("none", 1'000'000'000, 10, 1000, 500, 0);
+  EXPECT_EQ(why_nothing(none, nullptr), "") << "it moves none";
+  EXPECT_EQ(why_nothing(counted("neotier", 800'000'000, 900, 100, 50, 500), &none), "");
+  EXPECT_EQ(why_nothing(counted("neotier", 1'200'000'000, 900, 100, 50, 500), &none), "") << "the table shows it";
+  EXPECT_EQ(why_nothing(counted("neotier", 800'000'000, 900, 100, 50, 500), nullptr), "");
+}
+
+TEST(WhyNothing, NamesTheReasonThatWasCounted) {
+  const uint64_t second = 1'000'000'000;
+  const auto why = [&](const RunResult& none, std::map<std::string, int64_t> guest, uint64_t promoted = 0) {
+    const std::string text = why_nothing(counted("neotier", second, 10, 1000, 500, promoted, std::move(guest)), &none);
+    EXPECT_LT(text.size(), 200u) << "one line";
+    return text;
+  };
+  EXPECT_TRUE(
+      begins(why(counted("none", second, 100'000, 1000, 1, 0), {}), "nothing to gain: the program fits in DRAM"));
+  EXPECT_TRUE(begins(why(counted("none", second, 100, 1000, 1, 0), {}), "nothing to gain: CXL misses cost"));
+  const RunResult slow = counted("none", second, 10, 1000, 500, 0);
+  EXPECT_TRUE(begins(why(slow, {{"neotier.decisions", 1}}), "too short: it ran for 1.00 s"));
+  EXPECT_TRUE(begins(why(slow, {{"neotier.decisions", 20}, {"neotier.reported", 7}}),
+                     "nothing was hot enough to repay its move in 1.00 s: 7 pages"));
+  EXPECT_TRUE(begins(why(slow, {{"neotier.decisions", 20}, {"neotier.room_waits", 3}, {"neotier.drained", 900}}, 20),
+                     "no room: 900 pages"));
+  const RunResult kernel = counted("numab", second, 10, 1000, 500, 0);
+  EXPECT_TRUE(begins(why_nothing(kernel, &slow), "too short"));
+}
+
+TEST(Progress, NoLineIsLongerThanItsPlace) {
+  EXPECT_EQ(Progress::fitted("short", 10), "short");
+  EXPECT_EQ(Progress::fitted("exactly ten", 11), "exactly ten");
+  EXPECT_EQ(Progress::fitted("0123456789", 8), "01234...");
 }
 
 TEST(Size, ReadsWhatPeopleWrite) {

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -28,6 +29,9 @@ namespace {
 
 constexpr uint64_t kMiB = 1ull << 20;
 constexpr const char* kGuestStdin = "/neotier/stdin";
+// What lies over the host's files in a rehearsal (hil/guest/rehearse.c).
+constexpr const char* kOver = "/neotier/over";
+constexpr uint64_t kCalibrationInstructions = 1'600'000'000;
 
 uint64_t steady_ns() {
   return static_cast<uint64_t>(
@@ -50,6 +54,8 @@ uint64_t node0_bytes(uint64_t dram_bytes, uint64_t initramfs_bytes) {
 }
 
 // In the order in which they are loaded. cxl_core and cxl_port are built into Debian's kernel.
+constexpr std::array kShareModules = {"fs/netfs/netfs.ko.xz", "net/9p/9pnet.ko.xz", "net/9p/9pnet_virtio.ko.xz",
+                                      "fs/9p/9p.ko.xz", "fs/overlayfs/overlay.ko.xz"};
 constexpr std::array kCxlModules = {"drivers/dax/device_dax.ko.xz", "drivers/dax/kmem.ko.xz",
                                     "drivers/dax/dax_cxl.ko.xz",    "drivers/cxl/cxl_acpi.ko.xz",
                                     "drivers/cxl/cxl_mem.ko.xz",    "drivers/cxl/cxl_pci.ko.xz"};
@@ -81,10 +87,28 @@ PolicyMachine policy_machine(const RunOptions& options, const Layout& map) {
   return machine;
 }
 
+// NAME=VALUE of --env; a bare NAME has the value that it has here.
+std::string environment_variable(const std::string& variable) {
+  const size_t equals = variable.find('=');
+  if (equals != std::string::npos && equals != 0) return variable;
+  const char* value = equals == 0 || variable.empty() ? nullptr : std::getenv(variable.c_str());
+  if (!value) {
+    throw std::runtime_error(
+        fmt::format("--env '{}': expected NAME=VALUE, or the NAME of a variable that is set here", variable));
+  }
+  return fmt::format("{}={}", variable, value);
+}
+
 std::string guest_config(const RunOptions& options, const Policy& policy, const Layout& map,
-                         const std::vector<std::string>& arguments) {
+                         const std::vector<std::string>& arguments, bool rehearsal) {
   const uint64_t dram = policy.all_dram ? options.dram_bytes + options.cxl_bytes : options.dram_bytes;
-  std::string text = fmt::format("dram_bytes {}\n", dram);
+  std::string text;
+  if (rehearsal) {
+    for (const std::string_view name : kShareModules) text += fmt::format("share_module {}\n", guest_path_of(name));
+    text += "rehearse 1\n";
+  } else {
+    text += fmt::format("dram_bytes {}\n", dram);
+  }
   if (options.machine.kind == MachineKind::kCxl) text += cxl_config(options.machine);
   std::vector<std::string> knobs;
   if (options.machine.interrupts) {
@@ -95,6 +119,7 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
+  if (options.tty) text += "tty 1\n";
   if (options.moves) {
     const auto tell = [&text](std::string_view what, std::span<const MoveCounter> counters) {
       for (const MoveCounter& counter : counters) {
@@ -110,13 +135,7 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
   text += "env PATH=/bin:/usr/bin:/sbin:/usr/sbin\nenv HOME=/tmp\nenv TERM=dumb\n";
   text += fmt::format("env NEOTIER_SEED={}\n", options.seed);
   check_lines(options.env, "--env");
-  for (const std::string& variable : options.env) {
-    const size_t equals = variable.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      throw std::runtime_error(fmt::format("--env '{}': expected NAME=VALUE", variable));
-    }
-    text += fmt::format("env {}\n", variable);
-  }
+  for (const std::string& variable : options.env) text += fmt::format("env {}\n", environment_variable(variable));
   check_lines({options.cwd}, "--cwd");
   if (!options.cwd.empty()) text += fmt::format("cwd {}\n", options.cwd);
   if (!options.stdin_file.empty()) text += fmt::format("stdin {}\n", kGuestStdin);
@@ -126,40 +145,64 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
 }
 
 // All but /neotier.conf, and PROGRAM's arguments as the guest has to call it. Every policy gets the same files, so that
-// node 0 looks the same under each.
+// node 0 looks the same under each. In a rehearsal only what differs from the host's files lies there.
 std::pair<Initramfs, std::vector<std::string>> build_initramfs(const Installation& installation,
-                                                               const RunOptions& options) {
+                                                               const RunOptions& options, bool rehearsal) {
   Initramfs archive;
-  for (const char* directory : {"/proc", "/sys", "/dev", "/tmp", "/bin", "/etc"}) archive.add_directory(directory);
+  const std::string over = rehearsal ? kOver : "";
+  // With a rehearsal /bin may be a link, as it is on the host.
+  for (const char* directory : {"/proc", "/sys", "/dev", "/tmp", "/bin", "/etc"}) {
+    if (options.named.empty() || directory != std::string_view("/bin")) archive.add_directory(directory);
+  }
   archive.add_device("/dev/console", 5, 1);
-  archive.add_text("/etc/passwd", "root:x:0:0:root:/tmp:/bin/sh\n", 0644);
-  archive.add_text("/etc/group", "root:x:0:\n", 0644);
-  archive.add_text("/etc/hosts", "127.0.0.1 localhost\n", 0644);
+  archive.add_text(over + "/etc/passwd", "root:x:0:0:root:/tmp:/bin/sh\n", 0644);
+  archive.add_text(over + "/etc/group", "root:x:0:\n", 0644);
+  archive.add_text(over + "/etc/hosts", "127.0.0.1 localhost\n", 0644);
   archive.add_file(installation.init, "/init");
   if (fs::exists(installation.module)) archive.add_file(installation.module, "/neotier/neotier.ko");
-  if (options.machine.kind == MachineKind::kCxl) {
-    for (const std::string_view name : kCxlModules) {
+  const auto add_kernel_modules = [&](const auto& names) {
+    for (const std::string_view name : names) {
       archive.add_file(installation.kernel_modules / name, guest_path_of(name));
     }
-  }
+  };
+  if (options.machine.kind == MachineKind::kCxl) add_kernel_modules(kCxlModules);
+  if (rehearsal) add_kernel_modules(kShareModules);
+
+  // Before all else of the host's: links on the way stay links, since a program may ask where it really lies.
+  for (const NamedPath& named : options.named) archive.add_named(named.path, named.executed);
+  archive.add_directory("/bin");
+  const bool is_line = is_shell_line(options.program);
   std::vector<std::string> arguments = options.program;
-  if (is_shell_line(options.program)) {
-    arguments = {archive.add_program("/bin/sh"), "-c", options.program.front()};
-    for (const fs::path& program : shell_programs(options.program.front())) archive.add_program(program);
+  // A rehearsal has the host's files; they are gone through all the same, to find early what will not do.
+  Initramfs unused;
+  Initramfs& programs = rehearsal ? unused : archive;
+  if (is_line) {
+    arguments = {programs.add_program("/bin/sh"), "-c", options.program.front()};
+    for (const fs::path& program : shell_programs(options.program.front())) programs.add_program(program);
   } else {
-    arguments.front() = archive.add_program(find_program(options.program.front()));
+    arguments.front() = programs.add_program(resolve_shim(find_program(options.program.front())));
   }
-  for (const std::string& program : options.with) archive.add_program(find_program(program));
+  for (const std::string& program : options.with) programs.add_program(find_program(program));
   for (const auto& [host, guest] : options.files) {
     if (fs::is_regular_file(host) && access(host.c_str(), X_OK) == 0 && !host.ends_with(".ko"))
-      archive.add_program(host);
-    archive.add_tree(host, guest);
+      programs.add_program(host);
+    // Folders of the host that are links stay so: what lies over one must not hide what is in it.
+    const fs::path at(guest);
+    archive.add_tree(host,
+                     over.empty() ? guest : over + (fs::weakly_canonical(at.parent_path()) / at.filename()).string());
   }
   if (!options.stdin_file.empty()) archive.add_file(options.stdin_file, kGuestStdin);
-  if (is_shell_line(options.program)) archive.add_busybox();
+  if (rehearsal) return {std::move(archive), std::move(arguments)};
+  for (const std::string& folder : {options.cwd, std::string("/tmp")}) {
+    if (!folder.empty()) archive.add_directory(fs::path(folder).lexically_normal());
+  }
+  if (is_line) archive.add_busybox();
   return {std::move(archive), std::move(arguments)};
 }
 
+constexpr const char* kOutput = "output.log";
+constexpr const char* kError = "error.log";
+constexpr const char* kFiles = "files.log";
 constexpr const char* kWatched = "watched.json";
 
 // QEMU takes a doubled comma for a comma.
@@ -257,13 +300,16 @@ DeviceState profiler_state(const RunOptions& options) {
   return device_state(*width);
 }
 
-Run::Run(const Installation& installation, RunOptions options, uint32_t shift, const fs::path& directory,
-         uint64_t calibrate)
-    : installation_(installation),
-      options_(std::move(options)),
-      shift_(shift),
-      calibrate_(calibrate),
-      directory_(directory) {
+void check_sizes(const RunOptions& options) {
+  const auto outside = [](uint64_t bytes, uint64_t least) { return bytes < least || bytes > kMostTierBytes; };
+  if (outside(options.dram_bytes, kLeastDramBytes) || outside(options.cxl_bytes, kLeastCxlBytes)) {
+    throw std::runtime_error(fmt::format("--dram must be between {}M and 1024G, --cxl between {}M and 1024G",
+                                         kLeastDramBytes / kMiB, kLeastCxlBytes / kMiB));
+  }
+}
+
+Run::Run(const Installation& installation, RunOptions options, uint32_t shift, const fs::path& directory, Kind kind)
+    : installation_(installation), options_(std::move(options)), shift_(shift), kind_(kind), directory_(directory) {
   const Policy& policy = find_policy(options_.policy);
   if (policy.module && !fs::exists(installation_.module)) {
     throw std::runtime_error(
@@ -276,19 +322,17 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
         options_.policy));
   }
   if (auto error = check_params(options_.params)) throw std::runtime_error(*error);
-  if (options_.dram_bytes < 64 * kMiB || options_.cxl_bytes < 64 * kMiB || options_.dram_bytes > 1024 * 1024 * kMiB ||
-      options_.cxl_bytes > 1024 * 1024 * kMiB) {
-    throw std::runtime_error("--dram and --cxl must be between 64M and 1024G each");
-  }
+  check_sizes(options_);
   fs::create_directories(directory_);
-  auto [archive, arguments] = build_initramfs(installation_, options_);
+  const bool rehearsal = kind_ == Kind::kRehearsal;
+  auto [archive, arguments] = build_initramfs(installation_, options_, rehearsal);
   const uint64_t dram = options_.dram_bytes + (policy.all_dram ? options_.cxl_bytes : 0);
   const bool true_cxl = options_.machine.kind == MachineKind::kCxl;
   const uint64_t page_array = true_cxl ? options_.cxl_bytes / 32 : 0;
   const uint64_t cxl =
       policy.all_cxl ? next_capacity(options_.machine, options_.cxl_bytes + options_.dram_bytes) : options_.cxl_bytes;
   const Layout map = layout(options_.machine, node0_bytes(dram + page_array, archive.bytes()), cxl);
-  archive.add_text("/neotier.conf", guest_config(options_, policy, map, arguments), 0644);
+  archive.add_text("/neotier.conf", guest_config(options_, policy, map, arguments, rehearsal), 0644);
   archive.write(directory_ / "initramfs.cpio");
 
   bars_.emplace(installation_.bar_directory.empty() ? directory_ : installation_.bar_directory,
@@ -300,7 +344,10 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   if (!policy.source.empty()) {
     plugin += fmt::format(",source={},dram_bytes={}", policy.source, options_.dram_bytes);
   }
-  if (calibrate_ != 0) plugin += fmt::format(",calibrate={}", calibrate_);
+  if (kind_ == Kind::kCalibration) plugin += fmt::format(",calibrate={}", kCalibrationInstructions);
+  for (const auto& [stream, file] : {std::pair{"output", kOutput}, {"error", kError}, {"files", kFiles}}) {
+    plugin += fmt::format(",{}={}", stream, escape_commas(fs::absolute(directory_ / file)));
+  }
   plugin += watch_arguments(options_, directory_);
   const QemuPlan plan{.machine = options_.machine,
                       .layout = map,
@@ -310,12 +357,13 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
                       .kernel_image = installation_.kernel_image,
                       .initramfs = directory_ / "initramfs.cpio",
                       .console_log = directory_ / "console.log",
-                      .output_log = directory_ / "output.log",
                       .kernel_arguments = kernel_arguments(options_.thp),
                       .plugin = installation_.plugin,
-                      .plugin_options = plugin};
-  qemu_.emplace(qemu_command(plan, *bars_), directory_ / "qemu.log", bars_->inherited(),
-                std::vector{fmt::format("LD_PRELOAD={}", installation_.clock.string())});
+                      .plugin_options = plugin,
+                      .share_files = rehearsal};
+  std::vector<std::string> environment;
+  if (!rehearsal) environment.push_back(fmt::format("LD_PRELOAD={}", installation_.clock.string()));
+  qemu_.emplace(qemu_command(plan, *bars_), directory_ / "qemu.log", bars_->inherited(), environment);
   bars_->started();
 }
 
@@ -334,7 +382,7 @@ bool Run::poll() {
   if (ended_) return true;
   if (qemu_->ended()) {
     ended_ = true;
-  } else if (calibrate_ != 0 && mailbox().calibration[1].instructions != 0) {
+  } else if (kind_ == Kind::kCalibration && mailbox().calibration[1].instructions != 0) {
     qemu_->kill();
     ended_ = true;
   } else if (steady_ns() - started_ns_ > options_.timeout_s * 1'000'000'000) {
@@ -360,6 +408,35 @@ std::string Run::progress() const {
     default:
       return "done";
   }
+}
+
+uint64_t Run::instructions() const {
+  const neotier_mailbox& box = mailbox();
+  if (box.roi_state == 0) return 0;
+  const uint64_t now = box.roi_state == 2 ? box.end.instructions : box.now.instructions;
+  return now > box.begin.instructions ? now - box.begin.instructions : 0;
+}
+
+Rehearsal Run::rehearsal() {
+  const auto box = std::make_unique<neotier_mailbox>(mailbox());
+  Rehearsal r;
+  r.verdict = verdict();
+  r.exit_status = box->term_signal != 0 ? 128 + box->term_signal : box->exit_code;
+  r.output = read_text(directory_ / kOutput);
+  r.error = read_text(directory_ / kError);
+  r.peak_bytes = box->peak_bytes;
+  r.instructions = instructions();
+  r.host_seconds = static_cast<double>(box->host_ns[1] - box->host_ns[0]) * 1e-9;
+  std::map<fs::path, bool> named;
+  std::istringstream lines(read_text(directory_ / kFiles));
+  for (std::string line; std::getline(lines, line, '\0');) {
+    if (line.size() < 2 || line[1] != '/') continue;
+    const fs::path path = line.substr(1);
+    // What it writes anew needs only its folder.
+    named[line[0] == 'w' ? path.parent_path() : path] |= line[0] == 'x';
+  }
+  for (const auto& [path, executed] : named) r.named.push_back({path, executed});
+  return r;
 }
 
 std::optional<uint32_t> Run::calibrated_shift() const {
@@ -425,7 +502,9 @@ RunResult Run::result() {
   r.shift = shift_;
   r.kernel_release = installation_.kernel_release;
   r.console_log = directory_ / "console.log";
-  r.output = read_text(directory_ / "output.log");
+  r.output = read_text(directory_ / kOutput);
+  r.error = read_text(directory_ / kError);
+  r.lost_output = box->lost_output;
   r.verdict = verdict();
   if (!r.verdict.empty()) return r;
 

@@ -33,6 +33,11 @@ struct Installation {
   static Installation find(const std::string& kernel = std::string(kKernels.front()));
 };
 
+struct NamedPath {
+  std::filesystem::path path;  // of the host, absolute
+  bool executed = false;
+};
+
 struct RunOptions {
   std::string policy = "neotier";
   MachineOptions machine;
@@ -51,6 +56,8 @@ struct RunOptions {
   std::vector<std::string> env;                            // NAME=VALUE
   std::string cwd;                                         // in the guest
   std::string stdin_file;                                  // of the host; empty: the program reads an empty input
+  bool tty = false;  // the program's output is a terminal, on which most programs write each line as it comes
+  std::vector<NamedPath> named;  // what a rehearsal saw the program name
   std::string device = "rtl", fault = "none";
   std::optional<double> device_bits_per_page =
       kDeviceBitsPerPage;            // of the sketch, at most; unset: the device as built
@@ -64,8 +71,15 @@ struct RunOptions {
   std::string name;                  // of the program, for tables and pages; empty: its command line
 };
 
+// Least DRAM that a guest can live with, and most of either tier.
+constexpr uint64_t kLeastDramBytes = 16ull << 20;
+constexpr uint64_t kLeastCxlBytes = 64ull << 20;
+constexpr uint64_t kMostTierBytes = 1ull << 40;
+
 // Throws std::runtime_error in one line where options of the machine contradict each other.
 void check_machine(const RunOptions& options);
+// Likewise where a tier is too small or too large.
+void check_sizes(const RunOptions& options);
 
 // What each CXL device's profiler is made of. Throws std::runtime_error in one line where the budget is too small for
 // any.
@@ -74,6 +88,17 @@ DeviceState profiler_state(const RunOptions& options);
 // Whether PROGRAM is a line for the guest's shell: a single argument that has a space or a shell's special character in
 // it and is no file's name.
 bool is_shell_line(const std::vector<std::string>& program);
+
+// What a rehearsal of a program tells.
+struct Rehearsal {
+  std::string verdict;  // empty: the program ran to its end; else one line
+  int exit_status = -1;
+  std::string output, error;     // the program's
+  std::vector<NamedPath> named;  // sorted
+  uint64_t peak_bytes = 0;       // most memory in use at a time, files left out
+  uint64_t instructions = 0;     // of the region of interest
+  double host_seconds = 0;       // of it
+};
 
 struct Mark {
   std::string name;  // of a phase; empty for a window
@@ -98,27 +123,39 @@ struct RunResult {
   uint64_t promoted_pages = 0, demoted_pages = 0;
   nlohmann::ordered_json watched;  // keys timeline, pages and reports of docs/hil.md; null unless asked for
   std::string left_running;        // names of processes that were still there when the program had ended
-  std::string output;              // the program's
+  std::string output, error;       // the program's; with a terminal all of it is in `output`
+  uint64_t lost_output = 0;        // bytes of it beyond the limit of 1 GiB, or that found no room on the disk
   std::filesystem::path console_log;
+  std::string remark;       // what a reader of its figures should know; see why_nothing()
   double host_seconds = 0;  // of the ROI: says how fast the simulation is, and differs from run to run
 };
 
 // A machine that is running. Owned by one thread, which also has to outlive it (its QEMU dies with that thread).
 class Run {
  public:
-  // `calibrate` > 0: stop as soon as that many instructions of the region of interest have run.
+  // What a machine is started for.
+  enum class Kind {
+    kFigures,
+    kCalibration,  // stops after so many instructions of the region of interest as are enough to see how fast they are
+    kRehearsal,    // the program runs uninstrumented, on this machine's own files, which it cannot change
+  };
+
   Run(const Installation& installation, RunOptions options, uint32_t shift, const std::filesystem::path& directory,
-      uint64_t calibrate = 0);
+      Kind kind = Kind::kFigures);
   ~Run();
 
   // Looks after the machine; true once it has ended. Call it a few times a second.
   bool poll();
   // For people: what it is doing now, one line.
   std::string progress() const;
+  // Instructions of the region of interest that have run.
+  uint64_t instructions() const;
   // Valid once poll() has said true.
   RunResult result();
   // The shift at which guest time and modelled time keep pace; only after a calibrating run.
   std::optional<uint32_t> calibrated_shift() const;
+  // Once poll() has said true, only of a rehearsal.
+  Rehearsal rehearsal();
 
  private:
   const neotier_mailbox& mailbox() const { return *bars_->mailbox(); }
@@ -128,7 +165,7 @@ class Run {
   Installation installation_;
   RunOptions options_;
   uint32_t shift_;
-  uint64_t calibrate_;
+  Kind kind_;
   std::filesystem::path directory_;
   std::optional<Bars> bars_;
   std::optional<Child> qemu_;

@@ -217,7 +217,9 @@ std::vector<Group> group_runs(const std::vector<LoadedRun>& runs) {
       group.policies.push_back({label, run["policy"], {}, {}});
       policy = std::prev(group.policies.end());
     }
-    (run.contains("verdict") ? policy->verdicts : policy->runs).push_back(&run);
+    // What a program did before it failed is no figure of it.
+    const bool failed = run.contains("verdict") || number_at(run, "/exit_status").value_or(0) != 0;
+    (failed ? policy->verdicts : policy->runs).push_back(&run);
   }
   for (Group& group : groups) {
     std::stable_sort(group.policies.begin(), group.policies.end(),

@@ -27,8 +27,8 @@ struct Spread {
 struct PolicyRuns {
   std::string label;  // the policy, and its knobs where there are some
   std::string policy;
-  std::vector<const report::Json*> runs;      // with figures
-  std::vector<const report::Json*> verdicts;  // without
+  std::vector<const report::Json*> runs;      // of a program that ended with status 0
+  std::vector<const report::Json*> verdicts;  // that failed
 
   std::optional<Spread> spread(const std::function<std::optional<double>(const report::Json&)>& value) const;
   std::optional<Spread> spread(const std::string& pointer, double scale = 1) const;

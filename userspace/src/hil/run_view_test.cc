@@ -69,6 +69,13 @@ TEST(RunView, ARunThatDiedBelongsToItsProgram) {
   EXPECT_EQ(groups[0].find("numab"), nullptr) << "no figures, no comparison";
 }
 
+TEST(RunView, ARunWhoseProgramFailedHasNoFigures) {
+  const std::vector<LoadedRun> runs = {run("none", 1, 1), run("numab", 1, 1, {{"exit_status", 1}})};
+  const auto groups = group_runs(runs);
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0].find("numab"), nullptr);
+}
+
 TEST(RunView, ValuesOfAnotherTypeAreNotThere) {
   const Json json = {{"a", {{"b", "text"}}}, {"list", {1, "2"}}, {"n", 5}};
   EXPECT_FALSE(number_at(json, "/a/b"));

@@ -102,7 +102,7 @@ Json moved_chart(const Group& group, const char* key, const char* title) {
       sum += moved->values[i];
       points.push_back({moved->step_s * static_cast<double>(i) + moved->length_s(i), sum});
     }
-    lines.push_back(line(policy, std::move(points)));
+    if (sum > 0) lines.push_back(line(policy, std::move(points)));
   }
   return {{"kind", "lines"},
           {"title", title},
@@ -116,9 +116,12 @@ Json moved_chart(const Group& group, const char* key, const char* title) {
 
 void moves(Page& page, const Group& group) {
   const Json promoted = moved_chart(group, "promoted", "Pages promoted and demoted");
-  if (promoted["series"].empty()) return;
-  page.choice("direction",
-              {{"promoted", promoted}, {"demoted", moved_chart(group, "demoted", "Pages promoted and demoted")}});
+  const Json demoted = moved_chart(group, "demoted", "Pages promoted and demoted");
+  // An empty plot says nothing; the table says why nothing was promoted.
+  std::vector<std::pair<std::string, Json>> charts;
+  if (!promoted["series"].empty()) charts.emplace_back("promoted", promoted);
+  if (!demoted["series"].empty()) charts.emplace_back("demoted", demoted);
+  if (!charts.empty()) page.choice("direction", std::move(charts));
 }
 
 void windows(Page& page, const Group& group) {

@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 
 namespace neotier {
 
-// One line on standard error that is rewritten on a terminal; elsewhere a line now and then. Not thread-safe.
+// One line on standard error that is rewritten on a terminal, never longer than the terminal is wide (a longer one
+// could not be rewritten) or 110 columns; elsewhere a line now and then. ASCII. Not thread-safe.
 class Progress {
  public:
-  void show(const std::string& text) {
+  // `text` in at most `columns` (more than 3).
+  static std::string fitted(const std::string& text, size_t columns) {
+    return text.size() <= columns ? text : text.substr(0, columns - 3) + "...";
+  }
+
+  void show(const std::string& whole) {
+    const std::string text = fitted(whole, columns());
     const auto now = std::chrono::steady_clock::now();
     if (terminal_) {
       std::fprintf(stderr, "\r\033[K%s", text.c_str());
@@ -27,6 +37,12 @@ class Progress {
   }
 
  private:
+  static size_t columns() {
+    winsize size{};
+    const bool known = ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 4;
+    return known ? std::min<size_t>(110, size.ws_col - 1u) : 110;
+  }
+
   bool terminal_ = isatty(2) == 1;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
