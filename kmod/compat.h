@@ -69,6 +69,18 @@ static inline struct mem_cgroup *neotier_folio_memcg(struct folio *folio)
 #define NEOTIER_CASE_WEIGHTED_INTERLEAVE
 #endif
 
+/* The policy of the file that a VMA maps; NULL: none. Refcounted when it has MPOL_F_SHARED. */
+static inline struct mempolicy *neotier_shared_policy(struct vm_area_struct *vma, unsigned long address)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 7, 0)
+	pgoff_t unused;
+
+	return vma->vm_ops->get_policy(vma, address, &unused);
+#else
+	return vma->vm_ops->get_policy(vma, address);
+#endif
+}
+
 #ifndef FOLIO_MAPPING_ANON
 #define FOLIO_MAPPING_ANON PAGE_MAPPING_ANON
 #define FOLIO_MAPPING_FLAGS PAGE_MAPPING_FLAGS

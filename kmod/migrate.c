@@ -16,6 +16,7 @@
 #include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/sched.h>
 #include "compat.h"
 #include "neotier.h"
 #include "trace.h"
@@ -31,13 +32,13 @@ static struct neotier_identity neotier_identity(struct folio *folio)
 	return (struct neotier_identity){ READ_ONCE(folio->mapping), READ_ONCE(folio->index) };
 }
 
-/* The owner is held: the page is unmapped, copied to @to (which is free, and no one else's), and mapped there. */
+/* The owner is held: the page is unmapped, copied to *@slot (which is free, and no one else's), and mapped there. */
 static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsigned long pfn, struct neotier_identity identity,
-					      struct page *to)
+					      struct page **slot)
 {
 	enum neotier_skip reason = NEOTIER_SKIP_BUSY;
 	struct neotier_identity now;
-	struct page *from;
+	struct page *from, *to = *slot;
 
 	dev->dst[0] = 0;
 	from = neotier_migrate_unmap(dev->src, pfn);
@@ -68,21 +69,26 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsign
 		} else {
 			reason = NEOTIER_SKIP_BUSY;
 		}
+		/* The old page is freed with those of the whole batch, in one go. */
+		get_page(from);
+		*slot = from;
 	}
 	/* Without a destination, or refused, the page is mapped where it was; then it frees @to. */
 	migrate_device_finalize(dev->src, dev->dst, 1);
 	return reason;
 }
 
-/* Return: NR_NEOTIER_SKIP when the page has moved to @to. Else why not, and *@spent says whether @to is gone as well. */
-static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsigned long pfn, struct page *to, bool *spent)
+/*
+ * @slot: the page to move to; when that is used up, the old page takes its place, for the caller to put.
+ * Return: NR_NEOTIER_SKIP when the page has moved, else why not.
+ */
+static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsigned long pfn, struct page **slot)
 {
 	struct folio *folio = neotier_folio_get(pfn);
 	struct neotier_identity identity;
 	struct neotier_owner owner;
 	enum neotier_skip reason;
 
-	*spent = false;
 	if (!folio)
 		return NEOTIER_SKIP_NOT_LRU;
 	reason = neotier_page_check(dev, folio, NEOTIER_REFERENCED);
@@ -93,17 +99,26 @@ static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsign
 	folio_put(folio);
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
-	reason = neotier_migrate_held(dev, pfn, identity, to);
+	reason = neotier_migrate_held(dev, pfn, identity, slot);
 	neotier_owner_release(&owner);
-	*spent = dev->dst[0];
 	return reason;
+}
+
+/* Time that the thread was ready and another had the CPU: no part of what the moves cost, which the policies weigh. */
+static u64 neotier_ready_ns(void)
+{
+#ifdef CONFIG_SCHED_INFO
+	return current->sched_info.run_delay;
+#else
+	return 0;
+#endif
 }
 
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 {
 	unsigned int got, used = 0, moved = 0, i;
 	struct neotier_hot *hot = dev->batch;
-	u64 start = ktime_get_ns(), end;
+	u64 start = ktime_get_ns(), ready = neotier_ready_ns(), spent;
 
 	for (got = 0; got < nr; got++) {
 		dev->pool[got] = neotier_room_take(dev);
@@ -120,10 +135,9 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 		unsigned long pfn = neotier_hot_pfn(dev, &hot[i]);
 		struct page *to = dev->pool[used];
 		enum neotier_skip reason;
-		bool spent;
 
-		reason = neotier_migrate_page(dev, pfn, to, &spent);
-		used += spent;
+		reason = neotier_migrate_page(dev, pfn, &dev->pool[used]);
+		used += dev->pool[used] != to;
 		if (reason != NR_NEOTIER_SKIP) {
 			neotier_skip(dev, pfn, reason);
 			continue;
@@ -131,15 +145,17 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 		trace_neotier_promote_page(pfn, page_to_pfn(to), ktime_get_ns() - hot[i].drained_ns);
 		moved++;
 	}
+	release_pages(dev->pool, used);
 	for (i = used; i < got; i++)
 		__free_page(dev->pool[i]);
 
-	end = ktime_get_ns();
+	spent = ktime_get_ns() - start;
+	spent -= min(spent, neotier_ready_ns() - ready);
 	neotier_stat_add(dev, NEOTIER_STAT_TRIED, got);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTED, moved);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_FAILED, got - moved);
 	neotier_stat_add(dev, NEOTIER_STAT_BATCHES, 1);
-	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_NS, end - start);
-	trace_neotier_promote(got, moved, end - start);
+	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_NS, spent);
+	trace_neotier_promote(got, moved, spent);
 	return moved;
 }

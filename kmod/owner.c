@@ -92,21 +92,32 @@ static enum neotier_skip neotier_process_check(const struct neotier_device *dev,
 }
 
 /* Under the mmap_lock of vma->vm_mm. */
-static enum neotier_skip neotier_vma_check(const struct neotier_device *dev, struct vm_area_struct *vma)
+static enum neotier_skip neotier_vma_check(const struct neotier_device *dev, struct vm_area_struct *vma, unsigned long address)
 {
+	struct mempolicy *policy, *shared = NULL;
 	struct task_struct *process;
+	bool allowed, by_process;
 	enum neotier_skip reason;
 
 	if (vma->vm_flags & VM_LOCKED)
 		return NEOTIER_SKIP_UNEVICTABLE;
-	if (vma->vm_policy && !neotier_policy_allows(vma->vm_policy, dev->nid, dev->target_nid))
-		return NEOTIER_SKIP_MEMPOLICY;
-	/* The policy of a shared file may be in force here, and asking for it takes a reference that a module cannot drop. */
 	if (vma->vm_ops && vma->vm_ops->get_policy)
-		return NEOTIER_SKIP_OWNER;
+		policy = shared = neotier_shared_policy(vma, address);
+	else
+		policy = vma->vm_policy;
+	by_process = !policy;
+	allowed = neotier_policy_allows(policy, dev->nid, dev->target_nid);
+	/*
+	 * The file's tree has a reference of its own. If it has dropped that meanwhile, ours is the last one, and mpol_put() is
+	 * not for modules: then the policy's few bytes are lost.
+	 */
+	if (shared && shared->flags & MPOL_F_SHARED)
+		atomic_add_unless(&shared->refcnt, -1, 1);
+	if (!allowed)
+		return NEOTIER_SKIP_MEMPOLICY;
 	rcu_read_lock();
 	process = rcu_dereference(vma->vm_mm->owner);
-	reason = process ? neotier_process_check(dev, process, !vma->vm_policy) : NEOTIER_SKIP_OWNER;
+	reason = process ? neotier_process_check(dev, process, by_process) : NEOTIER_SKIP_OWNER;
 	rcu_read_unlock();
 	return reason;
 }
@@ -146,7 +157,7 @@ static enum neotier_skip neotier_owner_walk(const struct neotier_device *dev, st
 	for (avc = neotier_avc_iter_first(&anon_vma->rb_root, index, index); avc; avc = neotier_avc_iter_next(avc, index, index)) {
 		if (!neotier_owner_add(owner, avc->vma->vm_mm))
 			return NEOTIER_SKIP_OWNER;
-		reason = neotier_vma_check(dev, avc->vma);
+		reason = neotier_vma_check(dev, avc->vma, avc->vma->vm_start + ((index - avc->vma->vm_pgoff) << PAGE_SHIFT));
 		if (reason != NR_NEOTIER_SKIP)
 			return reason;
 	}

@@ -7,7 +7,8 @@
  *		     [threads=<number>] [policy=<bind|both|prefer|interleave|task|thread>]
  *		     [mlock] [shared] [huge] [pin] [back] [enable]
  *
- * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.." and returns 0 when every word was as written and
+ * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.. tlb=.." (tlb: shootdown interrupts of the machine
+ * while the pages were in use) and returns 0 when every word was as written and
  * `want` was met. Tells kmod_device (KMOD_FEED_PATH, when it is there) which pages are hot. sleep: touch nothing between
  * the fill and the last check. mlock, shared (with a forked child), huge (2 MiB pages), pin (registered with io_uring):
  * pages that have to stay. threads: so many threads share the pages between them. policy: once the pages are filled, what
@@ -217,6 +218,31 @@ static void pin_memory(void *memory, uint64_t bytes)
 	}
 }
 
+/* TLB shootdown interrupts of all CPUs since boot. */
+static uint64_t shootdowns(void)
+{
+	FILE *file = fopen("/proc/interrupts", "r");
+	uint64_t sum = 0;
+	char line[4096];
+
+	while (file && fgets(line, sizeof(line), file)) {
+		char *at = strstr(line, "TLB:"), *end;
+
+		if (!at)
+			continue;
+		for (at += 4;; at = end) {
+			uint64_t n = strtoull(at, &end, 10);
+
+			if (end == at)
+				break;
+			sum += n;
+		}
+	}
+	if (file)
+		fclose(file);
+	return sum;
+}
+
 struct worker {
 	pthread_t thread;
 	uint64_t *memory, *version, pages, errors, checks;
@@ -257,7 +283,7 @@ int main(int argc, char **argv)
 	unsigned long threads = 1, t;
 	volatile int end = 0;
 	int pin = 0;
-	uint64_t mb = 16, seconds = 5, cold = 0, pages = 0, page, errors = 0, checks = 0, moved, start, told, looked, *memory, *version;
+	uint64_t mb = 16, seconds = 5, cold = 0, pages = 0, page, errors = 0, checks = 0, moved, start, told, looked, tlb, *memory, *version;
 	uint64_t base_pfn = 0x100000, stop = 0;
 	long want = -1;
 	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, fd;
@@ -372,6 +398,7 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	}
+	tlb = shootdowns();
 	start = now_ms();
 	told = 0;
 	looked = 0;
@@ -399,6 +426,7 @@ int main(int argc, char **argv)
 		work(&worker[0]);
 	} while (!ended && now_ms() - start < seconds * 1000);
 	start = now_ms() - start;
+	tlb = shootdowns() - tlb;
 	end = 1;
 	for (t = 0; t < threads; t++) {
 		if (t && !idle)
@@ -412,9 +440,9 @@ int main(int argc, char **argv)
 		feed->count = 0;
 	for (page = 0; page < pages; page++)
 		errors += check(memory, page, version[page]);
-	printf("content: pages=%llu moved=%llu errors=%llu checks=%llu ms=%llu\n", (unsigned long long)pages,
+	printf("content: pages=%llu moved=%llu errors=%llu checks=%llu ms=%llu tlb=%llu\n", (unsigned long long)pages,
 	       (unsigned long long)moved, (unsigned long long)errors, (unsigned long long)checks,
-	       (unsigned long long)start);
+	       (unsigned long long)start, (unsigned long long)tlb);
 	if (errors || (want == 0 && moved) || (want > 0 && moved < (uint64_t)want))
 		return 1;
 	return 0;
