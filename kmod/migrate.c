@@ -16,7 +16,6 @@
 #include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
-#include <linux/sched.h>
 #include "compat.h"
 #include "neotier.h"
 #include "trace.h"
@@ -104,21 +103,11 @@ static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsign
 	return reason;
 }
 
-/* Time that the thread was ready and another had the CPU: no part of what the moves cost, which the policies weigh. */
-static u64 neotier_ready_ns(void)
-{
-#ifdef CONFIG_SCHED_INFO
-	return current->sched_info.run_delay;
-#else
-	return 0;
-#endif
-}
-
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 {
 	unsigned int got, used = 0, moved = 0, i;
 	struct neotier_hot *hot = dev->batch;
-	u64 start = ktime_get_ns(), ready = neotier_ready_ns(), spent;
+	u64 start = ktime_get_ns(), spent;
 
 	for (got = 0; got < nr; got++) {
 		dev->pool[got] = neotier_room_take(dev);
@@ -150,7 +139,6 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 		__free_page(dev->pool[i]);
 
 	spent = ktime_get_ns() - start;
-	spent -= min(spent, neotier_ready_ns() - ready);
 	neotier_stat_add(dev, NEOTIER_STAT_TRIED, got);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTED, moved);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_FAILED, got - moved);

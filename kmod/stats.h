@@ -18,7 +18,7 @@
 	X(PROMOTE_FAILED,  promote_failed,  "pages tried and not moved: tried - promoted") \
 	X(DRY_RUN,         dry_run_pages,   "pages that would have been tried but for dry_run") \
 	X(BATCHES,         batches,         "batches handed to migration") \
-	X(PROMOTE_NS,      promote_ns,      "time spent in those batches while the thread had the CPU or slept, nanoseconds") \
+	X(PROMOTE_NS,      promote_ns,      "time spent in those batches, nanoseconds, by the clock: with what other tasks took") \
 	X(PING_PONG,       ping_pong,       "reports of pages that had been promoted and have been demoted since") \
 	X(WAKEUPS,         wakeups,         "times the thread looked at the device") \
 	X(ROOM_WAITS,      room_waits,      "times promotion stopped for want of free memory and woke kswapd") \
