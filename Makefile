@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 JOBS ?= $(shell nproc)
 
-.PHONY: help bootstrap build run test test-all lint bench synth clean
+.PHONY: help bootstrap build run test test-all test-debug-kernel lint bench synth clean
 
 help: ## what this prints
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: build ## all tests; ends with 'N passed, N failed, N skipped'
 test-all: build ## every suite there is, for hours; goes on where it was interrupted; figures in out/test-all-<date>.json
 	@scripts/test --all
 
+test-debug-kernel: build ## the module's tests and a storm on a kernel with KASAN, lock checks and fault injection, built once
+	@scripts/test debug storm-debug
+
 lint: build ## all static checks
 	@scripts/lint
 
@@ -38,4 +41,4 @@ synth: bootstrap ## size of the RTL on an FPGA, by Yosys (an estimate)
 	@fpga/synth
 
 clean: ## remove what was built; keeps the guest kernels, unpacked or built
-	@rm -rf build/release build/asan build/tsan build/bin build/kmod build/kmod-6.1 build/kmod-newest build/cmake.log out
+	@rm -rf build/release build/asan build/tsan build/bin build/kmod build/kmod-6.1 build/kmod-newest build/kmod-debug build/cmake.log out

@@ -142,9 +142,10 @@ content_until() {
 log_lines=0
 mark_log() { log_lines=$(dmesg | wc -l); }
 log_since() { dmesg | tail -n +$((log_lines + 1)); }
+log_bad='WARNING|BUG|Oops|Call Trace|general protection|refcount_t|Bad page|hung task|soft lockup|KASAN|INFO: task|ODEBUG|detected stall|possible .* detected|inconsistent lock|held when returning|lock held'
 log_clean() {
 	local bad
-	bad=$(log_since | grep -E 'WARNING|BUG|Oops|Call Trace|general protection|refcount_t|Bad page|hung task|soft lockup' | head -3)
+	bad=$(log_since | grep -E "$log_bad" | head -3)
 	[ -z "$bad" ] || { echo "$bad"; return 1; }
 }
 

@@ -24,14 +24,20 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root"/{bin,proc,sys,dev,tmp,test}
 cp "$(command -v busybox)" "$root/bin/busybox"
-for program in kmod_device kmod_content; do
-	gcc -O2 -Wall -static -I"$top/include" -o "$root/test/$program" "$here/$program.c"
+for program in kmod_device kmod_content kmod_storm; do
+	gcc -O2 -Wall -static -I"$top/include" -o "$root/test/$program" "$here/$program.c" -lpthread
 done
 cp "$here"/kmod_*.sh "$top/docs/abi/sysfs-kernel-neotier" "$root/test/"
 # Debug information is most of the file, and the guest's memory is small.
 strip --strip-debug -o "$root/test/neotier.ko" "$module"
 [ -z "${UNTESTED:-}" ] || strip --strip-debug -o "$root/test/neotier-untested.ko" "$UNTESTED"
-[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_reset.sh
+# A RAM disk to swap to, from the kernel's own modules where it is not built in.
+brd=("$(dirname "$(dirname "$kernel")")"/lib/modules/*/kernel/drivers/block/brd.ko*)
+case ${brd[0]} in
+*.xz) xz -dc "${brd[0]}" > "$root/test/brd.ko" ;;
+*.ko) cp "${brd[0]}" "$root/test/brd.ko" ;;
+esac
+[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_reset.sh kmod_rules.sh kmod_room.sh
 cat > "$root/init" << INIT
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
