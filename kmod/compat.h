@@ -22,8 +22,8 @@
 
 /* The newest series that the module's tests have run on. */
 #ifndef NEOTIER_TESTED_MAJOR
-#define NEOTIER_TESTED_MAJOR 7
-#define NEOTIER_TESTED_MINOR 3
+#define NEOTIER_TESTED_MAJOR 6
+#define NEOTIER_TESTED_MINOR 12
 #endif
 #define NEOTIER_KERNEL_UNTESTED \
 	(KERNEL_VERSION(LINUX_VERSION_MAJOR, LINUX_VERSION_PATCHLEVEL, 0) > \
@@ -121,6 +121,19 @@ static inline bool neotier_folio_is_ksm(struct folio *folio)
 	return folio_test_ksm(folio);
 #else
 	return false;
+#endif
+}
+
+/*
+ * Where a VMA begins in the index of its anonymous pages: what folio->index of them counts in, and what the kernel's tree of an
+ * anon_vma is sorted by. Kernels that have an index of its own for private file mappings say so in their headers (Kbuild).
+ */
+static inline unsigned long neotier_vma_anon_pgoff(const struct vm_area_struct *vma)
+{
+#ifdef NEOTIER_HAVE_ANON_PGOFF
+	return vma_start_anon_pgoff(vma);
+#else
+	return vma->vm_pgoff;
 #endif
 }
 

@@ -27,12 +27,12 @@
 
 static inline unsigned long neotier_avc_first(struct anon_vma_chain *avc)
 {
-	return avc->vma->vm_pgoff;
+	return neotier_vma_anon_pgoff(avc->vma);
 }
 
 static inline unsigned long neotier_avc_last(struct anon_vma_chain *avc)
 {
-	return avc->vma->vm_pgoff + vma_pages(avc->vma) - 1;
+	return neotier_vma_anon_pgoff(avc->vma) + vma_pages(avc->vma) - 1;
 }
 
 /* To read the kernel's own tree only: keys and augmentation are those of mm/interval_tree.c. */
