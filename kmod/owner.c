@@ -157,7 +157,7 @@ static enum neotier_skip neotier_owner_walk(const struct neotier_device *dev, st
 	for (avc = neotier_avc_iter_first(&anon_vma->rb_root, index, index); avc; avc = neotier_avc_iter_next(avc, index, index)) {
 		if (!neotier_owner_add(owner, avc->vma->vm_mm))
 			return NEOTIER_SKIP_OWNER;
-		reason = neotier_vma_check(dev, avc->vma, avc->vma->vm_start + ((index - avc->vma->vm_pgoff) << PAGE_SHIFT));
+		reason = neotier_vma_check(dev, avc->vma, avc->vma->vm_start + ((index - neotier_vma_anon_pgoff(avc->vma)) << PAGE_SHIFT));
 		if (reason != NR_NEOTIER_SKIP)
 			return reason;
 	}
