@@ -209,17 +209,20 @@ int main(int argc, char **argv)
 			reg_write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_INIT | NEOPROF_STATUS_OP_IN_PROGRESS_MASK);
 			continue;
 		}
+		/* A bus reset is on its way, and nobody decodes the address. */
+		if (cfg0 == ~0ULL)
+			continue;
 		if (cfg0 & NEOPROF_CFG0_RESET_MASK) {
 			/* Not written back: the driver does not wait for this process and may have written CFG0 since. */
 			reg_write(NEOPROF_RING_OFFSET, 0);
 			reported = 0;
-			if (status & NEOPROF_STATUS_ENABLED_MASK) {
-				status &= ~NEOPROF_STATUS_ENABLED_MASK;
-				reg_write(NEOPROF_STATUS_OFFSET, status);
-			}
+			status = reg_read(NEOPROF_STATUS_OFFSET);
+			if (status & NEOPROF_STATUS_ENABLED_MASK)
+				reg_write(NEOPROF_STATUS_OFFSET, status & ~NEOPROF_STATUS_ENABLED_MASK);
 			continue;
 		}
-		/* On a change only: set= may have put something else there. */
+		/* On a change only: set= may have put something else there. By the register: a write is lost during a reset. */
+		status = reg_read(NEOPROF_STATUS_OFFSET);
 		if (!(status & NEOPROF_STATUS_ENABLED_MASK) != !(cfg0 & NEOPROF_CFG0_ENABLE_MASK)) {
 			status ^= NEOPROF_STATUS_ENABLED_MASK;
 			reg_write(NEOPROF_STATUS_OFFSET, status);
