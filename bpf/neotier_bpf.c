@@ -21,6 +21,7 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
+#include "../include/neotier/standard_output.h"
 #include "../kmod/skip.h"
 #include "neotier_bpf.h"
 #include "neotier_bpf.skel.h"
@@ -396,7 +397,7 @@ static int fail_to(const char *step, int err)
 	return 1;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
 	LIBBPF_OPTS(bpf_object_open_opts, open_opts);
 	struct sigaction action = { .sa_handler = on_signal };
@@ -442,4 +443,10 @@ int main(int argc, char **argv)
 out:
 	neotier_bpf_bpf__destroy(skel);
 	return err;
+}
+
+int main(int argc, char **argv)
+{
+	neotier_open_standard_streams();
+	return neotier_finish_output("neotier-bpf", run(argc, argv));
 }

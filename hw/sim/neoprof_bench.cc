@@ -22,6 +22,7 @@
 
 #include "neoprof_device.h"
 #include "neoprof_regs.h"
+#include "neotier/standard_output.h"
 
 namespace {
 
@@ -175,9 +176,7 @@ int run_all(bool json, uint64_t accesses, const std::string& trace) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   bool json = false;
   uint64_t accesses = 5'000'000;
   std::string trace;
@@ -209,4 +208,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "neoprof-bench: %s\n", error.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  neotier_open_standard_streams();
+  return neotier_finish_output("neoprof-bench", run(argc, argv));
 }

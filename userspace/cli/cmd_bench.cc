@@ -3,17 +3,22 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "cli/commands.h"
 #include "engine/bench/ssd_bench.h"
-#include "util/files.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 #include "util/size.h"
+#include "util/temporary_folder.h"
+
+namespace fs = std::filesystem;
 
 namespace neotier::cli {
 
@@ -56,8 +61,21 @@ Json to_json(const Arguments& a, const engine::SsdBenchResult& r) {
 
 Json bench_ssd_tier(Arguments& a) {
   Progress progress;
+  const uint64_t bytes = parse_size(a.size);
+  // A file that is not there is made for the measurement and goes with it.
+  std::optional<TemporaryFolder> temporary;
   a.options.file = a.ssd;
-  a.options.file_bytes = parse_size(a.size);
+  if (!fs::exists(a.ssd)) {
+    const fs::path folder = fs::absolute(a.ssd).parent_path();
+    if (!fs::is_directory(folder)) throw std::runtime_error(fmt::format("--ssd: no folder {}", folder.string()));
+    if (const fs::space_info space = fs::space(folder); bytes > space.available)
+      throw std::runtime_error(
+          fmt::format("--size {}: {} are free in {}", a.size, format_size(space.available), folder.string()));
+    temporary.emplace("neotier-tier", folder);
+    a.options.file = *temporary / "tier";
+    fmt::print(stderr, "neotier: making {} of {}; it goes again\n", a.options.file, format_size(bytes));
+  }
+  a.options.file_bytes = bytes;
   a.options.progress = [&](const std::string& what) { progress.show(what); };
   a.options.cancelled = interrupted;
   engine::SsdBenchResult r;
@@ -81,15 +99,14 @@ Json bench_ssd_tier(Arguments& a) {
 }
 
 int tiers_command(Arguments& a) {
-  if (!a.json.empty()) require_folder("--json", a.json);
-  if (!a.ssd.empty()) require_folder("--ssd", a.ssd);
+  OutputFile out("--json", a.json);
   const uint64_t set = parse_size(a.memory);
   catch_interrupts();
   Json json = Json::object();
   if (set > 0) json = bench_memory_tiers(set, a.links);
   if (!a.ssd.empty()) json["ssd"] = bench_ssd_tier(a);
   if (json.empty()) throw std::runtime_error("nothing to measure: give --ssd FILE, or --memory above 0");
-  if (!a.json.empty()) write_file(a.json, pretty(json));
+  if (out) out.finish(pretty(json));
   return 0;
 }
 
@@ -105,7 +122,8 @@ void add_bench(CLI::App& app, int& status) {
       "examples:\n  neotier bench tiers --json out/tiers.json\n  neotier bench tiers --memory 0 --ssd "
       "/mnt/nvme/bench.tier\n"
       "fio runs on the same file, in turn. The objects of an SSD tier's file that is given are removed.");
-  tiers->add_option("--ssd", a->ssd, "FILE of an SSD tier; made where it is not there, and left there");
+  tiers->add_option("--ssd", a->ssd,
+                    "FILE of an SSD tier; where it is not there, one beside it is made and goes again");
   tiers->add_option("--size", a->size, "of a file that is made")->capture_default_str();
   tiers->add_option("--memory", a->memory, "that the memory tiers are measured with; more than the caches; 0: not them")
       ->capture_default_str();

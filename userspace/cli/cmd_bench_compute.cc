@@ -8,9 +8,9 @@
 
 #include "cli/commands.h"
 #include "compute/bench.h"
-#include "util/files.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 
 namespace neotier::cli {
@@ -61,7 +61,7 @@ Json to_json(const Arguments& a, const compute::BenchResult& r) {
 
 int bench_command(Arguments& a) {
   catch_interrupts();
-  if (!a.json.empty()) require_folder("--json", a.json);
+  OutputFile out("--json", a.json);
   if (a.bench.heads % a.bench.kv_heads != 0)
     throw std::runtime_error(
         fmt::format("--heads {} is no multiple of --kv-heads {}", a.bench.heads, a.bench.kv_heads));
@@ -84,7 +84,7 @@ int bench_command(Arguments& a) {
   for (const auto& f : r.attention)
     fmt::print("{:<11} {:<16} {:<9} {:>9.0f} {:>7.1f}  {:>9.1e}  {:>9.1e}  {:>9.1e}\n", f.keys, f.method, f.path, f.us,
                f.blocks, f.error, f.missed, f.bound);
-  if (!a.json.empty()) write_file(a.json, pretty(to_json(a, r)));
+  if (out) out.finish(pretty(to_json(a, r)));
   return 0;
 }
 

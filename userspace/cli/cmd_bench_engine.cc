@@ -12,9 +12,10 @@
 #include "engine/bench/memory_bench.h"
 #include "engine/metrics.h"
 #include "engine/tiers/make_tiers.h"
-#include "util/files.h"
+#include "engine/tiers/scratch_tiers.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 
 namespace neotier::cli {
@@ -30,7 +31,7 @@ struct Arguments {
 
 int engine_command(Arguments& arguments) {
   catch_interrupts();
-  if (!arguments.json.empty()) require_folder("--json", arguments.json);
+  OutputFile out("--json", arguments.json);
   Progress progress;
   arguments.bench.progress = [&](const std::string& text) { progress.show(text); };
   arguments.bench.stop = [] { return interrupted(); };
@@ -43,7 +44,7 @@ int engine_command(Arguments& arguments) {
       "bytes an object   {:8.1f} (record {}); resident {:.1f}\n",
       f.objects, f.policy, f.index_ns, f.use_ns, f.miss_ns, f.plan_ns, f.move_ns, f.bytes_per_object, f.record_bytes,
       f.resident_bytes_per_object);
-  if (!arguments.json.empty()) {
+  if (out) {
     const Json json = {{"objects", f.objects},
                        {"operations", arguments.bench.operations},
                        {"policy", f.policy},
@@ -56,7 +57,7 @@ int engine_command(Arguments& arguments) {
                        {"bytes_per_object", f.bytes_per_object},
                        {"resident_bytes_per_object", f.resident_bytes_per_object},
                        {"record_bytes", f.record_bytes}};
-    write_file(arguments.json, pretty(json));
+    out.finish(pretty(json));
   }
   return 0;
 }
@@ -118,7 +119,8 @@ Json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers) {
   if (tiers.empty()) return json;
   engine::EngineConfig config;
   config.max_objects = 1000;
-  engine::Engine opened(config, engine::make_tiers(tiers));
+  const engine::ScratchTiers scratch(tiers);
+  engine::Engine opened(config, engine::make_tiers(scratch.text()));
   const engine::EngineStatus status = opened.status();
   json["tiers"] = engine::to_json(status)["tiers"];
   json["links"] = engine::to_json(status)["links"];

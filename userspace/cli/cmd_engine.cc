@@ -11,6 +11,8 @@
 #include "engine/engine.h"
 #include "engine/metrics.h"
 #include "engine/tiers/make_tiers.h"
+#include "engine/tiers/scratch_tiers.h"
+#include "util/interrupt.h"
 #include "util/json.h"
 #include "util/size.h"
 
@@ -25,9 +27,13 @@ struct Arguments {
 };
 
 engine::EngineStatus open_and_ask(const Arguments& arguments) {
+  catch_interrupts();  // so that a file made for the measurement goes
   engine::EngineConfig config;
   config.max_objects = arguments.max_objects;
-  engine::Engine opened(config, engine::make_tiers(arguments.tiers));
+  const engine::ScratchTiers tiers(arguments.tiers);
+  const auto say = [](const std::string& line) { fmt::print(stderr, "neotier: {}; it goes again\n", line); };
+  engine::Engine opened(config, engine::make_tiers(tiers.text(), say));
+  throw_if_interrupted();
   return opened.status();
 }
 

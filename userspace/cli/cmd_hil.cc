@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -27,12 +28,15 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "hil/checks.h"
 #include "hil/initramfs.h"
 #include "hil/report.h"
 #include "hil/run.h"
 #include "util/files.h"
+#include "util/host_memory.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 #include "util/size.h"
 #include "util/temporary_folder.h"
@@ -59,7 +63,7 @@ struct Arguments {
   std::optional<bool> tty;
   std::vector<std::string> model, files, policies;
   int shift = -1;
-  uint64_t jobs = std::max(1u, std::thread::hardware_concurrency());
+  uint64_t jobs = 0;  // 0: as many as there are processors and memory for
   std::string json, directory;
   std::string device_bits = fmt::format("{}", hil::kDeviceBitsPerPage);
 };
@@ -76,14 +80,27 @@ class WorkDirectory {
     temporary_.emplace("neotier-hil");
     path_ = temporary_->path();
   }
+  WorkDirectory(const WorkDirectory&) = delete;
+  WorkDirectory& operator=(const WorkDirectory&) = delete;
   const fs::path& path() const { return path_; }
-  void keep() {
-    if (temporary_) temporary_->keep();
+  // A message names a log of the run in this folder of it: that stays, what else is here goes.
+  void keep(const fs::path& run) {
+    if (!temporary_) return;
+    kept_.insert(run.filename());
+    temporary_->keep();
+  }
+  ~WorkDirectory() {
+    if (kept_.empty()) return;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+      if (!kept_.contains(entry.path().filename())) fs::remove_all(entry.path(), ignored);
+    }
   }
 
  private:
   std::optional<TemporaryFolder> temporary_;
   fs::path path_;
+  std::set<fs::path> kept_;
 };
 
 struct Job {
@@ -175,7 +192,8 @@ std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, cons
   return runs;
 }
 
-RunOptions finish_options(Arguments& arguments) {
+// `policies`: what is run, `machines` at a time.
+RunOptions finish_options(Arguments& arguments, const std::vector<std::string>& policies, uint64_t machines) {
   RunOptions& options = arguments.run;
   options.timeline |= options.moves;
   if (options.program.empty())
@@ -218,18 +236,23 @@ RunOptions finish_options(Arguments& arguments) {
   if (!arguments.cxl.empty())
     hil::layout(options.machine, options.dram_bytes, options.cxl_bytes);  // before a rehearsal
   hil::profiler_state(options);
+  for (const std::string& policy : policies) hil::find_policy(policy);
+  hil::check_knobs(options, policies);
+  hil::check_sysctls(options);
+  hil::check_memory(options, machines);
   if (arguments.shift >= 0) options.shift = static_cast<uint32_t>(arguments.shift);
   return options;
 }
 
-uint32_t choose_shift(const Installation& installation, const RunOptions& options, const fs::path& directory) {
+uint32_t choose_shift(const Installation& installation, const RunOptions& options, WorkDirectory& work) {
   if (options.shift) return *options.shift;
   Job job{options, kCalibrationShift, Run::Kind::kCalibration};
   job.options.policy = "none";
   job.options.fault = "none";
-  auto runs = run_all(installation, {job}, 1, directory);
+  auto runs = run_all(installation, {job}, 1, work.path());
   // A calibrating run is cut short, so only one that ended by itself can have failed.
   if (const auto shift = runs[0]->calibrated_shift()) return *shift;
+  work.keep(runs[0]->result().console_log.parent_path());
   throw std::runtime_error(fmt::format("calibration on policy none failed: {}", runs[0]->result().verdict));
 }
 
@@ -370,7 +393,7 @@ Preparation prepare_run(const Arguments& arguments, const Installation& installa
     auto runs = run_all(rehearsal_installation, {job}, 1, work.path());
     Rehearsal rehearsal = runs[0]->rehearsal();
     if (!rehearsal.verdict.empty()) {
-      work.keep();
+      work.keep(work.path() / activity(job));
       print_last_lines(rehearsal.output, rehearsal.error);
       throw std::runtime_error(fmt::format("in the rehearsal: {}", rehearsal.verdict));
     }
@@ -384,18 +407,25 @@ Preparation prepare_run(const Arguments& arguments, const Installation& installa
     if (prepared.status == 0 || measure_failing) choose_sizes(arguments, options, rehearsal.peak_bytes);
   }
   prepared.options = options;
-  if (prepared.status == 0 || measure_failing) prepared.shift = choose_shift(installation, options, work.path());
+  if (prepared.status == 0 || measure_failing) prepared.shift = choose_shift(installation, options, work);
   return prepared;
 }
 
-void prepare(const Arguments& arguments) {
-  catch_interrupts();
-  if (!arguments.json.empty()) require_folder("--json", arguments.json);
-  if (!arguments.run.record.empty()) require_folder("--output", arguments.run.record);
-  if ((arguments.run.timeline || arguments.run.moves) && arguments.json.empty()) {
-    throw std::runtime_error("--timeline goes into the figures: name a file for them with --json");
+// What the command writes: opened before a machine boots.
+struct Outputs {
+  OutputFile json, record;
+  std::optional<TemporaryFolder> recording;  // beside the trace's file, so that it can be moved there
+
+  explicit Outputs(Arguments& arguments) : json("--json", arguments.json), record("--output", arguments.run.record) {
+    if ((arguments.run.timeline || arguments.run.moves) && !json)
+      throw std::runtime_error("--timeline goes into the figures: name a file for them with --json");
+    if (!arguments.directory.empty()) require_output_folder("--logs", arguments.directory);
+    if (!record) return;
+    const fs::path file = arguments.run.record;
+    recording.emplace("neotier-recording", record.regular() ? fs::absolute(file).parent_path() : fs::path());
+    arguments.run.record = recording->path() / file.filename();
   }
-}
+};
 
 // What a person should know of a run that came to its end, one line each; nothing where all is as usual.
 // `shown`: the program's output has been printed whole.
@@ -433,33 +463,41 @@ bool succeeded(const RunResult& result) { return result.verdict.empty() && resul
 void print_whole(const std::string& text, std::FILE* to) { std::fwrite(text.data(), 1, text.size(), to); }
 
 int run_command(Arguments& arguments) {
-  prepare(arguments);
-  const RunOptions options = finish_options(arguments);
-  hil::find_policy(options.policy);
+  catch_interrupts();
+  Outputs outputs(arguments);
+  const RunOptions options = finish_options(arguments, {arguments.run.policy}, 1);
   const Installation installation = Installation::find(options.kernel);
   WorkDirectory work(arguments.directory);
   const Preparation prepared = prepare_run(arguments, installation, options, work, true);
+  hil::check_memory(prepared.options, 1);
   auto runs = run_all(installation, {{prepared.options, prepared.shift}}, 1, work.path(), prepared.instructions);
   RunResult result = runs[0]->result();
   if (succeeded(result)) result.remark = hil::why_nothing(result, nullptr);
-  if (!arguments.json.empty()) write_file(arguments.json, pretty(to_json(result)));
   print_whole(result.output, stdout);
   std::fflush(stdout);
   print_whole(result.error, stderr);
   if (!result.verdict.empty()) {
-    work.keep();
-    throw std::runtime_error(result.verdict);
+    work.keep(result.console_log.parent_path());
+    fmt::print(stderr, "neotier: {}\n", result.verdict);
+  } else {
+    std::fputs(hil::table({result}).c_str(), stderr);
+    print_notes(result, prepared, true);
+    if (!result.remark.empty()) fmt::print(stderr, "neotier: policy {}: {}\n", result.options.policy, result.remark);
+    if (outputs.record) {
+      outputs.record.take(prepared.options.record);
+      outputs.record.commit();
+    }
   }
-  std::fputs(hil::table({result}).c_str(), stderr);
-  print_notes(result, prepared, true);
-  if (!result.remark.empty()) fmt::print(stderr, "neotier: policy {}: {}\n", result.options.policy, result.remark);
-  return result.exit_status;
+  if (outputs.json) outputs.json.finish(pretty(to_json(result)));
+  return result.verdict.empty() ? result.exit_status : 1;
 }
 
 int compare_command(Arguments& arguments) {
-  prepare(arguments);
-  const RunOptions options = finish_options(arguments);
-  for (const std::string& policy : arguments.policies) hil::find_policy(policy);
+  catch_interrupts();
+  Outputs outputs(arguments);
+  const RunOptions options =
+      finish_options(arguments, arguments.policies,
+                     std::min<uint64_t>(std::max<uint64_t>(arguments.jobs, 1), arguments.policies.size()));
   const Installation installation = Installation::find(options.kernel);
   WorkDirectory work(arguments.directory);
   const Preparation prepared = prepare_run(arguments, installation, options, work, false);
@@ -467,6 +505,12 @@ int compare_command(Arguments& arguments) {
     fmt::print(stderr, "neotier: nothing was compared: figures are of a program that ends with status 0\n");
     return 1;
   }
+  if (arguments.jobs == 0) {
+    arguments.jobs =
+        std::clamp<uint64_t>(host_memory_bytes() / (prepared.options.dram_bytes + prepared.options.cxl_bytes), 1,
+                             std::max(1u, std::thread::hardware_concurrency()));
+  }
+  hil::check_memory(prepared.options, std::min<uint64_t>(arguments.jobs, arguments.policies.size()));
   std::vector<Job> jobs;
   for (const std::string& policy : arguments.policies) {
     jobs.push_back({prepared.options, prepared.shift});
@@ -484,16 +528,11 @@ int compare_command(Arguments& arguments) {
     result.remark = hil::why_nothing(result, none == results.end() ? nullptr : &*none);
     whole.push_back(result);
   }
-  if (!arguments.json.empty()) {
-    nlohmann::ordered_json json;
-    json["runs"] = nlohmann::ordered_json::array();
-    for (const RunResult& result : results) json["runs"].push_back(to_json(result));
-    write_file(arguments.json, pretty(json));
-  }
   if (!whole.empty()) std::fputs(hil::table(whole).c_str(), stdout);
   std::fflush(stdout);
   for (const RunResult& result : results) {
     if (!result.verdict.empty()) {
+      work.keep(result.console_log.parent_path());
       fmt::print(stderr, "neotier: policy {}: {}\n", result.options.policy, result.verdict);
       print_last_lines(result.output, result.error);
     } else {
@@ -508,9 +547,13 @@ int compare_command(Arguments& arguments) {
     policies += fmt::format("{}{}", policies.empty() ? "" : ", ", result.options.policy);
   }
   for (const auto& [why, policies] : reasons) fmt::print(stderr, "neotier: policy {}: {}\n", policies, why);
-  if (whole.size() == results.size()) return 0;
-  work.keep();
-  return 1;
+  if (outputs.json) {
+    nlohmann::ordered_json json;
+    json["runs"] = nlohmann::ordered_json::array();
+    for (const RunResult& result : results) json["runs"].push_back(to_json(result));
+    outputs.json.finish(pretty(json));
+  }
+  return whole.size() == results.size() ? 0 : 1;
 }
 
 int params_command(bool json) {
@@ -665,8 +708,9 @@ void add_hil(CLI::App& app, int& status) {
       ->delimiter(',')
       ->allow_extra_args(false)  // else a "--" right after it would not begin PROGRAM
       ->required();
-  compare->add_option("--jobs", arguments->jobs, "machines to run at once")
-      ->capture_default_str()
+  compare
+      ->add_option("--jobs", arguments->jobs,
+                   "machines to run at once; default: as there are processors and memory for")
       ->check(CLI::Range(1u, 256u));
   add_machine_options(*compare, *arguments);
   compare->callback([arguments, &status] { status = compare_command(*arguments); });

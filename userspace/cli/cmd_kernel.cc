@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// neotier kernel show | set
+// neotier kernel show | get | set
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -50,6 +50,20 @@ int show_command(const Arguments& a) {
   return 0;
 }
 
+int get_command(const Arguments& a) {
+  const kernel::Module module(a.sysfs);
+  if (!kernel::find_knob(a.knob))
+    throw std::runtime_error(fmt::format("no knob '{}'; `neotier kernel show` lists them", a.knob));
+  if (!module.present())
+    throw std::runtime_error(
+        fmt::format("neotier.ko is not loaded ({} is not there); insmod build/kmod/neotier.ko", a.sysfs));
+  const std::string value = module.get(a.knob);
+  if (value.empty() && a.knob.find('/') != std::string::npos)
+    throw std::runtime_error(fmt::format("{}: no such device; `neotier kernel show` lists them", a.knob));
+  fmt::print("{}\n", value);
+  return 0;
+}
+
 int set_command(const Arguments& a) {
   const kernel::Module module(a.sysfs);
   const std::string before = module.get(a.knob);
@@ -69,6 +83,10 @@ void add_kernel(CLI::App& app, int& status) {
   show->footer("examples:\n  neotier kernel show\n  neotier kernel show --json");
   show->add_flag("--json", a->json, "as JSON");
   show->callback([a, &status] { status = show_command(*a); });
+  CLI::App* get = command->add_subcommand("get", "prints the value of a knob");
+  get->footer("example:\n  neotier kernel get device0/threshold");
+  get->add_option("KNOB", a->knob, "as `neotier kernel show` names it")->required();
+  get->callback([a, &status] { status = get_command(*a); });
   CLI::App* set = command->add_subcommand("set", "changes a knob; needs root");
   set->footer("examples:\n  neotier kernel set quota_mb_per_s 256\n  neotier kernel set device0/threshold 20");
   set->add_option("KNOB", a->knob, "as `neotier kernel show` names it")->required();

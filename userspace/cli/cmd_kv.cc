@@ -17,9 +17,9 @@
 #include "replay/sweep.h"
 #include "replay/synthetic.h"
 #include "replay/tiers.h"
-#include "util/files.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 #include "util/size.h"
 
@@ -61,8 +61,6 @@ std::map<std::string, double> parse_params(const std::vector<std::string>& setti
 
 KvTrace load(Arguments& a) {
   catch_interrupts();
-  if (!a.json.empty()) require_folder("--json", a.json);
-  if (!a.html.empty()) require_folder("--html", a.html);
   a.replay.cancelled = interrupted;
   a.replay.params = parse_params(a.params);
   KvTrace trace = replay::load_trace(a.trace, a.load);
@@ -84,7 +82,7 @@ Json describe(const Arguments& a, const KvTrace& trace) {
 }
 
 // Lengths without identity: demand, and how long a block can last.
-int lengths_command(const Arguments& a, const KvTrace& trace) {
+int lengths_command(const Arguments& a, const KvTrace& trace, OutputFile& out) {
   const double seconds = static_cast<double>(trace.requests.back().time_ns) * 1e-9;
   const double rate = seconds > 0 ? static_cast<double>(trace.blocks.size()) / seconds : 0;
   Json j = describe(a, trace);
@@ -97,7 +95,6 @@ int lengths_command(const Arguments& a, const KvTrace& trace) {
   j["seconds"] = seconds;
   j["blocks_per_s"] = rate;
   j["turnover_s"] = rate > 0 ? Json(static_cast<double>(a.capacity) / rate) : Json(nullptr);
-  if (!a.json.empty()) write_file(a.json, pretty(j));
   fmt::print(
       "{}: {} requests, {} blocks of {} tokens in {:.0f} s. This format gives lengths only, so no block is known to "
       "come "
@@ -108,10 +105,11 @@ int lengths_command(const Arguments& a, const KvTrace& trace) {
   if (rate > 0)
     fmt::print("turnover   {} blocks are replaced in {:.1f} s on average: a block must come back within about that\n",
                a.capacity, static_cast<double>(a.capacity) / rate);
+  if (out) out.finish(pretty(j));
   return 0;
 }
 
-int tiers_command(const Arguments& a, const KvTrace& trace) {
+int tiers_command(const Arguments& a, const KvTrace& trace, OutputFile& out) {
   const auto policy = placement::find_policy(a.policy, NEOTIER_KV);
   const auto tiers = replay::parse_tiers(a.tiers, a.links);
   const replay::TiersResult r = replay::replay_tiers(trace, policy, tiers, a.replay);
@@ -149,35 +147,37 @@ int tiers_command(const Arguments& a, const KvTrace& trace) {
              r.ttft_recompute_ms[2]);
   fmt::print("hit rate {:.4f}, prefix {:.4f}; {} blocks were there but faster to compute than to load (policy {})\n",
              share(r.hits), share(r.prefix_hits), r.recomputed, r.policy);
-  if (!a.json.empty()) write_file(a.json, pretty(j));
+  if (out) out.finish(pretty(j));
   return 0;
 }
 
 int replay_command(Arguments& a) {
   const auto policy = placement::find_policy(a.policy, NEOTIER_KV);
+  OutputFile out("--json", a.json);
   const KvTrace trace = load(a);
-  if (!trace.identity) return lengths_command(a, trace);
-  if (!a.tiers.empty()) return tiers_command(a, trace);
+  if (!trace.identity) return lengths_command(a, trace, out);
+  if (!a.tiers.empty()) return tiers_command(a, trace, out);
   a.replay.capacity_blocks = a.capacity;
   const replay::KvResult r = replay::replay(trace, policy, a.replay);
   const double per_object = r.objects ? static_cast<double>(r.state_bytes) / static_cast<double>(r.objects) : 0;
   const double rate = r.cpu_seconds > 0 ? static_cast<double>(r.block_refs) / r.cpu_seconds : 0;
-  if (!a.json.empty()) {
-    Json j = describe(a, trace);
-    j.update(replay::to_json(r));
-    j["state_bytes_per_object"] = per_object;
-    j["block_refs_per_cpu_s"] = rate;
-    write_file(a.json, pretty(j));
-  }
   fmt::print("policy {}, {} blocks: hit rate {:.4f}, prefix {:.4f} of {} references in {} requests\n", r.policy,
              r.capacity_blocks, r.hit_rate(), r.prefix_hit_rate(), r.block_refs, r.requests);
   fmt::print(
       "{} inserted, {} evicted, {} let pass by; {:.2f} M references/s of one core, {:.1f} bytes of state an object\n",
       r.inserts, r.evictions, r.bypassed, rate * 1e-6, per_object);
+  if (out) {
+    Json j = describe(a, trace);
+    j.update(replay::to_json(r));
+    j["state_bytes_per_object"] = per_object;
+    j["block_refs_per_cpu_s"] = rate;
+    out.finish(pretty(j));
+  }
   return 0;
 }
 
 int sweep_command(Arguments& a) {
+  OutputFile json("--json", a.json), html("--html", a.html);
   const KvTrace trace = load(a);
   if (!trace.identity)
     throw std::runtime_error(
@@ -192,8 +192,8 @@ int sweep_command(Arguments& a) {
   options.capacities = a.capacities;
   options.replay = a.replay;
   options.jobs = a.jobs;
-  options.store = (a.html.empty() ? a.json : a.html) + ".partial";
-  if (a.fresh) fs::remove(options.store);
+  if ((html ? html : json).regular()) options.store = (html ? a.html : a.json) + ".partial";
+  if (a.fresh && !options.store.empty()) fs::remove(options.store);
   Progress progress;
   std::atomic<bool> cancel = false;
   const auto results = replay::sweep(trace, options, cancel, [&](size_t done, size_t all) {
@@ -202,9 +202,6 @@ int sweep_command(Arguments& a) {
     if (cancel) progress.clear();
   });
   progress.clear();
-  if (!a.json.empty()) write_file(a.json, pretty(replay::to_json(options, trace, results)));
-  if (!a.html.empty()) replay::write_page(options, trace, results, a.html);
-  fs::remove(options.store);
   const size_t per = options.capacities.size();
   fmt::print("{:<18}", "hit rate");
   for (uint64_t capacity : options.capacities) fmt::print(" {:>8}", capacity);
@@ -213,6 +210,9 @@ int sweep_command(Arguments& a) {
     fmt::print(" {:>8.4f}", results[i].hit_rate());
   }
   fmt::print("\n");
+  if (json) json.finish(pretty(replay::to_json(options, trace, results)));
+  if (html) html.finish(replay::make_page(options, trace, results));
+  if (!options.store.empty()) fs::remove(options.store);
   return 0;
 }
 
@@ -305,8 +305,8 @@ void add_kv(CLI::App& app, int& status) {
   generate->add_option("--seed", s->seed, "seed")->capture_default_str();
   generate->add_option("--out", *out, "FILE, in Mooncake's format")->required();
   generate->callback([s, out, &status] {
-    require_folder("--out", *out);
-    replay::write_mooncake(replay::make_synthetic(*s), *out);
+    OutputFile file("--out", *out);
+    replay::write_mooncake(replay::make_synthetic(*s), file);
     status = 0;
   });
 

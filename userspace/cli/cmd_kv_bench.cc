@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // neotier kv bench
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 
 #include "cli/commands.h"
+#include "engine/tiers/scratch_tiers.h"
 #include "kv/bench/kv_bench.h"
 #include "replay/synthetic.h"
-#include "util/files.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 #include "util/size.h"
 
@@ -54,31 +53,6 @@ replay::KvTrace load(const Arguments& a) {
     throw std::runtime_error(fmt::format("--first {}: the trace has {} requests", a.first, trace.requests.size()));
   return replay::slice(trace, a.first, std::min<size_t>(a.bench.before + a.count, trace.requests.size() - a.first));
 }
-
-// "ssd=1G" becomes "ssd=1G:file=…"; the file is ours, and goes with this.
-class Files {
- public:
-  Files(const Arguments& a, std::string& tiers) {
-    std::stringstream in(a.tiers);
-    for (std::string tier; std::getline(in, tier, ',');) {
-      if (!tiers.empty()) tiers += ',';
-      tiers += tier;
-      if (!tier.starts_with("ssd") || tier.find("file=") != std::string::npos) continue;
-      paths_.push_back(a.folder / fmt::format("neotier-kv-bench-{}-{}.tier", getpid(), paths_.size()));
-      require_folder("--folder", paths_.back());
-      tiers += ":file=" + paths_.back().string();
-    }
-  }
-  ~Files() {
-    std::error_code ignored;
-    for (const fs::path& path : paths_) fs::remove(path, ignored);
-  }
-  Files(const Files&) = delete;
-  Files& operator=(const Files&) = delete;
-
- private:
-  std::vector<fs::path> paths_;
-};
 
 Json to_json(const Quantiles& q) { return {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p99", q.p99}}; }
 
@@ -166,7 +140,7 @@ void print(const Arguments& a, const KvBenchResult& r, uint32_t block_tokens) {
 }
 
 int bench_command(Arguments& a) {
-  if (!a.json.empty()) require_folder("--json", a.json);
+  OutputFile out("--json", a.json);
   catch_interrupts();
   a.bench.block_bytes = parse_size(a.block_bytes);
   if (a.trace.empty() == a.synthetic.empty())
@@ -175,7 +149,8 @@ int bench_command(Arguments& a) {
   Progress progress;
   a.bench.cancelled = interrupted;
   a.bench.progress = [&](const std::string& text) { progress.show(text); };
-  const Files files(a, a.bench.tiers);
+  const engine::ScratchTiers tiers(a.tiers, a.folder);
+  a.bench.tiers = tiers.text();
   KvBenchResult r;
   try {
     r = kv::run_kv_bench(trace, a.bench);
@@ -185,7 +160,7 @@ int bench_command(Arguments& a) {
   }
   progress.clear();
   print(a, r, trace.block_tokens);
-  if (!a.json.empty()) write_file(a.json, pretty(to_json(a, r)));
+  if (out) out.finish(pretty(to_json(a, r)));
   if (r.wrong_blocks > 0) throw std::runtime_error("loaded bytes are not those stored; this is a bug");
   return 0;
 }

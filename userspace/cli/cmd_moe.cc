@@ -21,9 +21,9 @@
 #include "replay/moe_analyse.h"
 #include "replay/moe_replay.h"
 #include "replay/moe_sweep.h"
-#include "util/files.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 
 namespace fs = std::filesystem;
@@ -77,7 +77,6 @@ RoutingTrace load(const Arguments& a) {
 
 void prepare(Arguments& a) {
   catch_interrupts();
-  if (!a.json.empty()) require_folder("--json", a.json);
   a.replay.policy_params = parse_params("--param", a.policy_params);
   a.replay.predictor_params = parse_params("--predictor-param", a.predictor_params);
 }
@@ -142,6 +141,7 @@ ordered_json to_json(const MoeResult& r, const MoeOptions& o, double bytes_lru) 
 
 int replay_command(Arguments& a) {
   prepare(a);
+  OutputFile out("--json", a.json);
   const PolicyRef policy = placement::find_policy(a.policy, NEOTIER_EXPERTS), predictor = find_predictor(a.predictor);
   const RoutingTrace trace = load(a);
   const MoeResult r = replay_visibly(a.policy, trace, policy, predictor, a.replay);
@@ -149,7 +149,6 @@ int replay_command(Arguments& a) {
   plain.policy_params.clear();
   const double bytes_lru =
       replay_visibly("lru, to compare", trace, placement::find_policy("lru", NEOTIER_EXPERTS), nullptr, plain).bytes;
-  if (!a.json.empty()) write_file(a.json, pretty(to_json(r, a.replay, bytes_lru)));
   fmt::print("{} tokens, {} uses; policy {}, predictor {}, {} slots a layer, batch {}\n", r.tokens, r.uses, r.policy,
              r.predictor, a.replay.experts_per_layer, a.replay.batch);
   fmt::print("hit rate            {:.4f}\n", r.hit_rate());
@@ -164,13 +163,14 @@ int replay_command(Arguments& a) {
   fmt::print("state               {} bytes an expert, predictor {}\n", r.policy_state_bytes / r.objects,
              r.predictor_state_bytes / r.objects);
   fmt::print("speed               {:.2f} M uses/s\n", static_cast<double>(r.uses) / r.seconds / 1e6);
+  if (out) out.finish(pretty(to_json(r, a.replay, bytes_lru)));
   return 0;
 }
 
 int analyse_command(Arguments& a) {
   prepare(a);
+  OutputFile out("--json", a.json);
   const auto result = replay::analyse(load(a), a.replay.experts_per_layer);
-  if (!a.json.empty()) write_file(a.json, pretty(replay::to_json(result)));
   const auto line = [](const char* name, const char* x, const auto& pairs, int digits) {
     fmt::print("{}\n", name);
     for (const auto& [at, value] : pairs) {
@@ -195,6 +195,7 @@ int analyse_command(Arguments& a) {
        "tokens a segment", result.srp, 4);
   line(fmt::format("SCH: best hit rate of {} slots a layer", result.group).c_str(), "tokens seen ahead", result.sch, 4);
   line("distinct experts a layer and step", "rows in a batch", result.distinct, 2);
+  if (out) out.finish(pretty(replay::to_json(result)));
   return 0;
 }
 
@@ -210,6 +211,7 @@ std::vector<std::string> switches(const PolicyRef& policy) {
 
 int ablate_command(Arguments& a) {
   prepare(a);
+  OutputFile out("--json", a.json);
   const PolicyRef policy = placement::find_policy(a.policy, NEOTIER_EXPERTS), predictor = find_predictor(a.predictor);
   const RoutingTrace trace = load(a);
   ordered_json rows = ordered_json::array();
@@ -235,16 +237,16 @@ int ablate_command(Arguments& a) {
     row(fmt::format("{}: {}", a.policy, name), predictor, without(name, &MoeOptions::policy_params));
   for (const std::string& name : switches(predictor))
     row(fmt::format("predictor {}: {}", a.predictor, name), predictor, without(name, &MoeOptions::predictor_params));
-  if (!a.json.empty()) write_file(a.json, pretty(rows));
+  if (out) out.finish(pretty(rows));
   return 0;
 }
 
 int sweep_command(Arguments& a) {
   prepare(a);
-  require_folder("--output", a.out);
+  OutputFile json("--json", a.json), html("--output", a.out);
   const RoutingTrace trace = load(a);
   a.sweep.base = a.replay;
-  a.sweep.store = a.out.string() + ".runs";
+  if (html.regular()) a.sweep.store = a.out.string() + ".runs";
   uint64_t digest = 14695981039346656037u;  // FNV-1a
   for (const auto& sequence : trace.sequences()) {
     for (uint64_t t = 0; t < sequence.tokens; t++) {
@@ -262,11 +264,10 @@ int sweep_command(Arguments& a) {
     if (cancel) progress.clear();
   });
   progress.clear();
-  if (!a.json.empty())
-    write_file(a.json, pretty({{"trace", a.directory.filename().string()}, {"cells", result.cells}}));
-  result.page.write(a.out);
+  if (json) json.finish(pretty({{"trace", a.directory.filename().string()}, {"cells", result.cells}}));
+  html.finish(result.page.html());
   std::error_code ignored;
-  fs::remove(a.sweep.store, ignored);
+  if (!a.sweep.store.empty()) fs::remove(a.sweep.store, ignored);
   fmt::print(stderr, "{}\n", a.out.string());
   return 0;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // neotier moe bench; neotier model make
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -13,11 +13,12 @@
 #include "cli/commands.h"
 #include "experts/bench/moe_bench.h"
 #include "experts/synthetic_model.h"
-#include "util/files.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 #include "util/size.h"
+#include "util/temporary_folder.h"
 
 namespace fs = std::filesystem;
 
@@ -72,28 +73,14 @@ void make_model(Arguments& a, const std::string& file) {
 }
 
 int make_command(Arguments& a) {
-  require_folder("FILE", a.out);
+  // What can be wrong with it is said before anything is made.
+  (void)OutputFile("FILE", a.out);
   catch_interrupts();
   make_model(a, a.out);
   fmt::print("{}: {} layers of {} experts of {} ({} x {}, {}); random weights\n", a.out, a.shape.layers,
              a.shape.experts, format_size(a.shape.expert_bytes()), a.shape.hidden, a.shape.ff, a.format);
   return 0;
 }
-
-// Removed when it goes.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(fs::path path) : path_(std::move(path)) {}
-  ~TemporaryFile() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
- private:
-  fs::path path_;
-};
 
 double difference(double measured, double predicted) { return predicted > 0 ? 100 * (measured / predicted - 1) : 0; }
 
@@ -215,7 +202,7 @@ void print(const Arguments& a, const MoeBenchResult& r, const std::string& routi
 }
 
 int bench_command(Arguments& a) {
-  if (!a.json.empty()) require_folder("--json", a.json);
+  OutputFile out("--json", a.json);
   catch_interrupts();
   auto& b = a.bench;
   b.store.policy = placement::find_policy(a.policy, NEOTIER_EXPERTS);
@@ -228,11 +215,11 @@ int bench_command(Arguments& a) {
   b.store.stand_in = a.stand_in_ms >= 0;
   b.store.stand_in_late_us = b.store.stand_in ? static_cast<uint64_t>(a.stand_in_ms * 1e3) : 0;
   b.model = a.model;
-  std::unique_ptr<TemporaryFile> temporary;
+  std::optional<TemporaryFolder> temporary;
   if (b.model.empty()) {
-    b.model = (a.folder / fmt::format("neotier-moe-bench-{}.gguf", getpid())).string();
-    require_folder("--folder", b.model);
-    temporary = std::make_unique<TemporaryFile>(b.model);
+    if (!fs::is_directory(a.folder)) throw std::runtime_error(fmt::format("--folder: no folder {}", a.folder.string()));
+    temporary.emplace("neotier-moe-bench", a.folder);
+    b.model = (*temporary / "model.gguf").string();
     make_model(a, b.model);
   } else {
     const auto model = model::open_model(b.model);
@@ -265,7 +252,7 @@ int bench_command(Arguments& a) {
   }
   progress.clear();
   print(a, r, routing);
-  if (!a.json.empty()) write_file(a.json, pretty(to_json(a, r, routing)));
+  if (out) out.finish(pretty(to_json(a, r, routing)));
   for (const MoeMethod& m : r.methods)
     if (!m.identical && m.counters.stand_ins == 0)
       throw std::runtime_error(fmt::format("{}: its output is not {}'s; this is a bug", m.name, r.methods[0].name));

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "hil/html_report.h"
 #include "util/files.h"
+#include "util/output_file.h"
 
 namespace fs = std::filesystem;
 
@@ -30,9 +31,10 @@ void add_hil_report(CLI::App& hil, int& status) {
       ->required();
   report->add_option("-o,--output", arguments->out, "HTML file to write")->required();
   report->callback([arguments, &status] {
-    require_folder("--output", arguments->out);
+    OutputFile page("--output", arguments->out);
+    for (const fs::path& file : arguments->files) refuse_input_as_output("--output", file, arguments->out);
     const auto runs = hil::load_runs(arguments->files);
-    hil::html_report(runs).write(arguments->out);
+    page.finish(hil::html_report(runs).html());
     fmt::print(stderr, "{} runs: {}\n", runs.size(), arguments->out.string());
     status = 0;
   });

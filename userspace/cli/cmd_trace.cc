@@ -18,6 +18,7 @@
 #include "util/files.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/progress.h"
 
 namespace fs = std::filesystem;
@@ -88,10 +89,8 @@ int info(const Arguments& a) {
 
 int copy(const Arguments& a) {
   const Range records = parse_range("--records", a.records), addresses = parse_range("--addresses", a.addresses);
-  require_folder("OUT", a.out);
-  std::error_code ignored;
-  if (fs::equivalent(a.in, a.out, ignored)) throw std::runtime_error(fmt::format("{}: is the input too", a.out));
-  trace::Writer writer(a.out);
+  refuse_input_as_output("OUT", a.in, a.out);
+  trace::Writer writer(a.out, "OUT");
   uint64_t at = 0;
   each_block(a.in, [&](auto block) {
     for (const uint64_t record : block) {

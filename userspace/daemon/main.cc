@@ -17,6 +17,7 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/notify.h"
+#include "neotier/standard_output.h"
 
 namespace {
 
@@ -100,9 +101,7 @@ int serve(const std::string& file) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{"neotierd: one engine, one budget of memory, for several processes"};
   app.footer(
       "examples:\n  neotierd --check /etc/neotier/neotierd.toml\n  neotierd --config /etc/neotier/neotierd.toml\n"
@@ -128,4 +127,11 @@ int main(int argc, char** argv) {
     say(error.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  neotier_open_standard_streams();
+  return neotier_finish_output("neotierd", run(argc, argv));
 }

@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "neotier/mark.h"
+#include "neotier/standard_output.h"
 
 namespace {
 
@@ -59,9 +61,7 @@ struct Gups {
   }
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   uint64_t table_mib = 0, hot_mib = 0, updates = 0, seed = 1, windows = 400;
   double jump_at = 0.5;
   CLI::App app{
@@ -76,7 +76,14 @@ int main(int argc, char** argv) {
   app.add_option("--windows", windows, "parts of the run whose ends are marked")
       ->capture_default_str()
       ->check(CLI::Range(20, 2000));
-  CLI11_PARSE(app, argc, argv);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("gups: ") + error.what() + "; --help shows what is possible\n";
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (hot_mib * 2 > table_mib) {
     std::fprintf(stderr, "gups: --hot %llu is over half of --table %llu: the hot set could not jump to other pages\n",
                  static_cast<unsigned long long>(hot_mib), static_cast<unsigned long long>(table_mib));
@@ -127,4 +134,11 @@ int main(int argc, char** argv) {
               static_cast<unsigned long long>(updates), static_cast<unsigned long long>(table_mib),
               static_cast<unsigned long long>(hot_mib), static_cast<unsigned long long>(sum));
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  neotier_open_standard_streams();
+  return neotier_finish_output("gups", run(argc, argv));
 }

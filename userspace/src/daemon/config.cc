@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "kernel/module.h"
+#include "util/input_file.h"
 #include "util/size.h"
 
 namespace neotier::daemon {
@@ -387,11 +388,13 @@ Config parse_config(const std::string& text, const std::string& name) {
 }
 
 Config load_config(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::stringstream text;
-  if (!in || !(text << in.rdbuf()))
-    throw ConfigError({fmt::format("{}:1: cannot be read or is empty; docs/neotierd.toml is an example", file)});
-  return parse_config(text.str(), file);
+  std::string text;
+  try {
+    text = read_input_file(file);
+  } catch (const std::runtime_error& error) {
+    throw ConfigError({fmt::format("{}; docs/neotierd.toml is an example of a configuration", error.what())});
+  }
+  return parse_config(text, file);
 }
 
 std::vector<std::string> keep_fixed(const Config& before, Config& after) {

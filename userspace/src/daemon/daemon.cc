@@ -17,7 +17,7 @@ Daemon::Daemon(Config config, std::function<void(const std::string&)> log)
       log_(std::move(log)),
       module_(config_.kernel_sysfs),
       listener_(config_.socket_path, config_.socket_mode, config_.socket_group),
-      engine_(config_.engine, engine::make_tiers(config_.tiers)) {
+      engine_(config_.engine, engine::make_tiers(config_.tiers, log_)) {
   Service service{engine_, counters_, clock_, [this] { return status(); },
                   [this](uint32_t format) { return format == NEOTIER_JSON ? status() : metrics(); }};
   server_ = std::make_unique<Server>(std::move(service), clients_, config_.limits, config_.workers, listener_.fd());

@@ -37,12 +37,22 @@ sockaddr_un address_of(const std::string& path) {
 Listener::Listener(std::string path, mode_t mode, const std::string& group)
     : path_(std::move(path)), part_(path_ + ".part") {
   const std::string lock = path_ + ".lock";
-  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (lock_ < 0)
-    fail(lock, fmt::format("{}; does its folder exist, and may this user write there?", std::strerror(errno)));
+  struct stat there {};
   try {
-    if (flock(lock_, LOCK_EX | LOCK_NB) != 0) fail(path_, "another neotierd is here; give [socket].path another name");
-    struct stat there {};
+    for (;;) {
+      lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+      if (lock_ < 0)
+        fail(lock, fmt::format("{}; does its folder exist, and may this user write there?", std::strerror(errno)));
+      if (flock(lock_, LOCK_EX | LOCK_NB) != 0)
+        fail(path_, "another neotierd is here; give [socket].path another name");
+      // The one before removes its lock's file as it ends: a lock counts only on the file that still has the name.
+      struct stat held {};
+      if (fstat(lock_, &held) == 0 && lstat(lock.c_str(), &there) == 0 && held.st_ino == there.st_ino &&
+          held.st_dev == there.st_dev)
+        break;
+      close(std::exchange(lock_, -1));
+    }
+    holds_ = true;
     if (lstat(path_.c_str(), &there) == 0) {
       if (!S_ISSOCK(there.st_mode))
         fail(path_, "is there and is no socket; remove it, or give [socket].path another name");
@@ -53,14 +63,18 @@ Listener::Listener(std::string path, mode_t mode, const std::string& group)
       close(probe);
       if (listens) fail(path_, "somebody listens there; give [socket].path another name");
     }
-    unlink(part_.c_str());
+    if (lstat(part_.c_str(), &there) == 0) {
+      if (!S_ISSOCK(there.st_mode)) fail(part_, "is there and is no socket; remove it");
+      unlink(part_.c_str());
+    }
     fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const sockaddr_un address = address_of(part_);
     const mode_t before = umask(0177);
     const int bound = bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address);
     const int error = errno;
     umask(before);
-    if (bound != 0) fail(part_, std::strerror(error));
+    bound_ = bound == 0;
+    if (!bound_) fail(part_, std::strerror(error));
     permit(part_, mode, group);
   } catch (...) {
     undo();
@@ -71,11 +85,9 @@ Listener::Listener(std::string path, mode_t mode, const std::string& group)
 Listener::~Listener() { undo(); }
 
 void Listener::undo() {
-  if (fd_ >= 0) {
-    unlink(opened_ ? path_.c_str() : part_.c_str());
-    close(fd_);
-  }
-  // The lock's file stays: removing it would let two daemons lock two files of one name.
+  if (bound_) unlink(opened_ ? path_.c_str() : part_.c_str());
+  if (fd_ >= 0) close(fd_);
+  if (holds_) unlink((path_ + ".lock").c_str());
   if (lock_ >= 0) close(lock_);
 }
 

@@ -13,7 +13,7 @@ class Listener {
   // Takes PATH.lock and binds beside the path. Throws std::runtime_error with one line: another neotierd has it, what
   // is there is no socket, no such group, not permitted.
   Listener(std::string path, mode_t mode, const std::string& group);
-  // Removes the socket file.
+  // Removes the socket and its lock.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -30,7 +30,7 @@ class Listener {
 
   std::string path_, part_;
   int lock_ = -1, fd_ = -1;
-  bool opened_ = false;
+  bool holds_ = false, bound_ = false, opened_ = false;
 };
 
 }  // namespace neotier::daemon

@@ -228,6 +228,7 @@ void Server::receive(Connection& c, uint64_t now_ns) {
 }
 
 bool Server::header_is_there(Connection& c, uint64_t now_ns) {
+  const uint64_t id = c.client->id;
   c.header = read_header(c.raw_header);
   c.have = 0;
   const Limits& limits = c.session->limits();
@@ -248,7 +249,9 @@ bool Server::header_is_there(Connection& c, uint64_t now_ns) {
   } else {
     room_is_there(c, now_ns);
   }
-  return c.phase == Phase::kBody;
+  // Answered at once, it may be gone.
+  const auto still = connections_.find(id);
+  return still != connections_.end() && still->second->phase == Phase::kBody;
 }
 
 void Server::protocol_error(Connection& c, const std::string& what, uint64_t now_ns) {
@@ -286,7 +289,15 @@ void Server::grant_room(uint64_t now_ns) {
 
 void Server::room_is_there(Connection& c, uint64_t now_ns) {
   c.phase = Phase::kBody;
-  c.body.make(c.header.body_bytes);
+  try {
+    c.body.make(c.header.body_bytes);
+  } catch (const std::bad_alloc&) {
+    // What follows of this request cannot be taken, so the connection ends.
+    service_.counters.request_errors++;
+    Session::refuse(c.header, NEOTIER_ENOMEM, "neotierd is out of memory", c.reply);
+    c.outcome.hang_up = true;
+    return answer(c, now_ns);
+  }
   if (c.room) set_deadline(c, now_ns, c.session->limits().message_timeout_s);
   watch(c, EPOLLIN);
   if (c.header.body_bytes == 0) body_is_there(c, now_ns);

@@ -15,6 +15,13 @@ constexpr uint32_t kMostHeat = 15;
 
 }  // namespace
 
+placement::PolicyRef tier_policy(const std::string& tier, const std::string& name) {
+  placement::PolicyRef policy = placement::find_policy(name, NEOTIER_KV);
+  if (policy->flags & NEOTIER_NEEDS_ORACLE)
+    throw std::runtime_error(fmt::format("tier {}: policy {} knows the future, which only a replay does", tier, name));
+  return policy;
+}
+
 Catalogue::Catalogue(size_t max_objects, std::vector<TierSetup> tiers, uint64_t seed, size_t events)
     : index_(max_objects, seed), tiers_(tiers.size()), events_(events) {
   for (size_t i = 0; i < tiers.size(); i++) {
@@ -32,11 +39,8 @@ Catalogue::Catalogue(size_t max_objects, std::vector<TierSetup> tiers, uint64_t 
     config.capacity = static_cast<uint32_t>(std::clamp<uint64_t>(config.capacity_bytes / object, 1, max_objects));
     config.seed = seed;
     config.flags = kept.flags.data();
-    kept.policy = std::make_unique<placement::Instance>(placement::find_policy(kept.setup.policy, NEOTIER_KV), config,
-                                                        kept.setup.params);
-    if (kept.policy->policy().flags & NEOTIER_NEEDS_ORACLE)
-      throw std::runtime_error(fmt::format("tier {}: policy {} knows the future, which only a replay does",
-                                           kept.setup.tier->info().name, kept.setup.policy));
+    kept.policy = std::make_unique<placement::Instance>(tier_policy(kept.setup.tier->info().name, kept.setup.policy),
+                                                        config, kept.setup.params);
   }
 }
 

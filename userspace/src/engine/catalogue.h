@@ -29,6 +29,9 @@ struct TierSetup {
   uint64_t background_bytes_per_s = 0;  // cap of prefetch and write-back on its links; 0: by measurement
 };
 
+// The policy of a tier. Throws std::runtime_error where there is none of that name, or it knows the future.
+placement::PolicyRef tier_policy(const std::string& tier, const std::string& name);
+
 class Catalogue {
  public:
   // Throws std::runtime_error (unknown policy, one that refuses), std::bad_alloc.

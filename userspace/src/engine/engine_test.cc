@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
+#include <fstream>
 #include <random>
 #include <set>
 #include <thread>
@@ -270,6 +273,42 @@ TEST(Engine, WhatWasFlushedIsThereAfterARestart) {
   EXPECT_TRUE(rig.engine->lookup(make_key(1))->recovered);
   ASSERT_TRUE(rig.engine->describe(make_key(1), ObjectKind::kKv, 1000000));
   EXPECT_FALSE(rig.engine->lookup(make_key(1))->recovered);
+}
+
+TEST(Engine, AGetOfNoBytesEnds) {
+  for (const bool mappable : {true, false}) {
+    EngineRig rig({{.name = "only", .kind = mappable ? TierKind::kDram : TierKind::kSsd, .mappable = mappable}});
+    ASSERT_TRUE(rig.put(1, 1000));
+    std::byte none{};
+    const Status status = rig.engine->get(make_key(1), 1000, {&none, 0});
+    EXPECT_TRUE(status) << status.what();
+  }
+}
+
+TEST(Engine, WithoutMemoryForABufferTheMoveFailsAndNothingElse) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "skipped: a sanitizer needs address space itself";
+#endif
+  EngineConfig config;
+  config.knobs.chunk_bytes = 1 << 30;
+  EngineRig rig({{.name = "gpu", .kind = TierKind::kGpu, .mappable = false},
+                 {.name = "ssd", .kind = TierKind::kSsd, .mappable = false}},
+                config);
+  ASSERT_TRUE(rig.put(1, 1000));
+  ASSERT_EQ(rig.where(1), "gpu");
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  struct rlimit before {};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const struct rlimit little { pages * 4096 + (64 << 20), before.rlim_max };
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &little), 0);
+  const Key keys[] = {make_key(1)};
+  const TicketRef ticket = rig.engine->move(keys, "ssd", MoveClass::kDemand);
+  const bool ended = rig.run(ticket);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ticket->wait().code(), Code::kFull);
+  EXPECT_TRUE(rig.holds(1, 1000));
 }
 
 TEST(Engine, AFullIndexForgetsWhatCanBeMadeAnew) {

@@ -2,7 +2,6 @@
 // Chunks: whose turn it is, to the tiers and back.
 #include <algorithm>
 #include <cstdlib>
-#include <new>
 
 #include "engine/mover.h"
 #include "engine/mover_job.h"
@@ -126,7 +125,14 @@ void Mover::send_chunk(LinkQueue& queue, Job& job, uint64_t now_ns) {
   if (!chunk.staging) {
     const uint64_t size = (knobs_.chunk_bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
     chunk.staging.reset(static_cast<std::byte*>(std::aligned_alloc(kStagingAlignment, size)));
-    if (!chunk.staging) throw std::bad_alloc();
+    if (!chunk.staging) {
+      // In the engine's thread nobody could catch an exception: the job fails as if its tier had said so.
+      chunk.at = job.from;
+      in_flight_[job.from]++;
+      std::lock_guard lock(completions_mutex_);
+      completions_.emplace_back(&chunk, Status(Code::kFull, "out of memory: no buffer to move an object through"));
+      return;
+    }
   }
   submit(chunk, job.from, Op::kRead, job.source, from, chunk.staging.get());
 }

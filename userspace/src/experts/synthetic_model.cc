@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/synthetic_model.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
+
+#include "util/output_file.h"
 
 namespace neotier::experts {
 
@@ -92,7 +92,7 @@ class Writer {
  public:
   Writer(const SyntheticModel& model, std::string file, const std::function<void(double)>& progress,
          const std::function<bool()>& cancelled)
-      : m_(model), file_(std::move(file)), part_(file_ + ".part"), progress_(progress), cancelled_(cancelled) {
+      : m_(model), file_(std::move(file)), progress_(progress), cancelled_(cancelled) {
     for (uint32_t layer = 0; layer < m_.layers; layer++) {
       const std::string blk = fmt::format("blk.{}.ffn_", layer);
       add(blk + "gate_inp.weight", Format::kF32, m_.experts, m_.hidden, 1, 1);
@@ -107,14 +107,15 @@ class Writer {
   }
 
   Status write() {
-    fd_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) return failed();
-    Status status = content();
-    if (status.is_ok() && fsync(fd_) != 0) status = failed();
-    close(fd_);
-    if (status.is_ok() && rename(part_.c_str(), file_.c_str()) != 0) status = failed();
-    if (!status.is_ok()) unlink(part_.c_str());
-    return status;
+    try {
+      OutputFile out("", file_);
+      out_ = &out;
+      Status status = content();
+      if (status.is_ok()) out.commit();
+      return status;
+    } catch (const std::runtime_error& error) {
+      return {Code::kIo, error.what()};
+    }
   }
 
  private:
@@ -130,10 +131,6 @@ class Writer {
     const uint64_t bytes = uint64_t{stack} * rows * compute::row_bytes(format, columns);
     tensors_.push_back({name, format, rows, columns, stack, size, data_bytes_, bytes});
     data_bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-
-  Status failed() const {
-    return {errno == ENOSPC ? Code::kFull : Code::kIo, fmt::format("{}: {}", file_, std::strerror(errno))};
   }
 
   template <typename T>
@@ -210,25 +207,18 @@ class Writer {
   }
 
   Status put(const void* data, size_t bytes) {
-    const auto* at = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t written = ::write(fd_, at, bytes);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return failed();
-      at += written;
-      bytes -= static_cast<size_t>(written);
-    }
+    out_->write(data, bytes);
     return {};
   }
 
   const SyntheticModel& m_;
-  const std::string file_, part_;
+  const std::string file_;
   const std::function<void(double)>& progress_;
   const std::function<bool()>& cancelled_;
   std::vector<Tensor> tensors_;
   uint64_t data_bytes_ = 0;
   std::string head_;
-  int fd_ = -1;
+  OutputFile* out_ = nullptr;
 };
 
 }  // namespace

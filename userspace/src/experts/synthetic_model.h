@@ -24,8 +24,8 @@ struct SyntheticModel {
   uint64_t expert_bytes() const;
 };
 
-// Writes FILE.part and renames it; equal options give equal bytes. progress: share done, now and then. kInvalid: an
-// option out of range; kIo, kFull; kCancelled once cancelled() is true. Nothing is left behind then.
+// The file is there, as a whole, at the end; equal options give equal bytes. progress: share done, now and then.
+// kInvalid: an option out of range; kIo; kCancelled once cancelled() is true. Nothing is left behind then.
 engine::Status write_synthetic_model(const SyntheticModel& model, const std::string& file,
                                      const std::function<void(double)>& progress = {},
                                      const std::function<bool()>& cancelled = {});

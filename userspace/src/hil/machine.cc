@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hil/machine.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -9,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -114,18 +112,17 @@ Layout layout(const MachineOptions& machine, uint64_t node0_bytes, uint64_t slow
   return map;
 }
 
-Bars::Bars(const std::filesystem::path& folder, uint32_t count, bool interrupts) {
-  static std::atomic<uint32_t> made{0};
+Bars::Bars(uint32_t count, bool interrupts) {
   try {
     for (uint32_t i = 0; i < count; ++i) {
-      files_.push_back(folder / fmt::format("neotier-bar.{}.{}", getpid(), made++));
-      const int fd = open(files_.back().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-      if (fd < 0 || ftruncate(fd, NEOTIER_BAR_BYTES) != 0)
-        fail(fmt::format("cannot create {}", files_.back().string()));
+      memory_.push_back(memfd_create("neotier-bar", MFD_CLOEXEC));
+      const int fd = memory_.back();
+      if (fd < 0 || ftruncate(fd, NEOTIER_BAR_BYTES) != 0) fail("cannot make shared memory for a BAR");
+      // QEMU has it under the same number.
+      files_.push_back(fmt::format("/proc/self/fd/{}", fd));
       if (i == 0) first_ = mmap(nullptr, NEOTIER_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-      close(fd);
-      if (first_ == MAP_FAILED) fail(fmt::format("cannot map {}", files_.back().string()));
-      if (interrupts) serve(files_.back());
+      if (first_ == MAP_FAILED) fail("cannot map a BAR");
+      if (interrupts) serve(fd);
     }
   } catch (...) {
     release();
@@ -138,8 +135,7 @@ Bars::~Bars() { release(); }
 
 void Bars::release() {
   if (first_ && first_ != MAP_FAILED) munmap(first_, NEOTIER_BAR_BYTES);
-  std::error_code ignored;
-  for (const auto& file : files_) std::filesystem::remove(file, ignored);
+  close_all(memory_);
   close_all(own_ends_);
   close_all(server_ends_);
   close_all(event_fds_);
@@ -148,7 +144,7 @@ void Bars::release() {
 // The whole of what an ivshmem server says to its only client, written before there is one: a few messages fit a
 // socket's buffer, so that no thread has to serve it and no socket has a name that could be left behind. Our end stays
 // open as long as the client lives.
-void Bars::serve(const std::filesystem::path& file) {
+void Bars::serve(int memory) {
   constexpr int64_t kProtocol = 0, kPeer = 0, kMemory = -1;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("cannot make a socket for ivshmem");
@@ -156,17 +152,15 @@ void Bars::serve(const std::filesystem::path& file) {
   server_ends_.push_back(ends[1]);
   event_fds_.push_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (event_fds_.back() < 0) fail("cannot make an eventfd");
-  const int memory = open(file.c_str(), O_RDWR | O_CLOEXEC);
-  if (memory < 0) fail(fmt::format("cannot open {}", file.string()));
   send_message(ends[0], kProtocol, -1);
   send_message(ends[0], kPeer, -1);
   send_message(ends[0], kMemory, memory);
   send_message(ends[0], kPeer, event_fds_.back());
-  close(memory);
 }
 
 std::vector<int> Bars::inherited() const {
-  std::vector<int> all = server_ends_;
+  std::vector<int> all = memory_;
+  all.insert(all.end(), server_ends_.begin(), server_ends_.end());
   all.insert(all.end(), event_fds_.begin(), event_fds_.end());
   return all;
 }

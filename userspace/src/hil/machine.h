@@ -41,16 +41,17 @@ uint64_t next_capacity(const MachineOptions& machine, uint64_t bytes);
 // Throws std::runtime_error in one line where `slow_bytes` (of all devices together) is none that the machine can have.
 Layout layout(const MachineOptions& machine, uint64_t node0_bytes, uint64_t slow_bytes);
 
-// Shared memory between guest, QEMU's plugin and this process: the BARs, and what raises their interrupts. Files and
-// descriptors go with it. Not thread-safe; movable never.
+// Shared memory between guest, QEMU's plugin and this process: the BARs, and what raises their interrupts. It has no
+// name that could be left behind; descriptors go with it. Not thread-safe; movable never.
 class Bars {
  public:
-  // `folder` holds the files. Throws std::runtime_error.
-  Bars(const std::filesystem::path& folder, uint32_t count, bool interrupts);
+  // Throws std::runtime_error.
+  Bars(uint32_t count, bool interrupts);
   ~Bars();
   Bars(const Bars&) = delete;
   Bars& operator=(const Bars&) = delete;
 
+  // As QEMU opens them.
   const std::vector<std::filesystem::path>& files() const { return files_; }
   neotier_mailbox* mailbox() const { return mailbox_; }  // in the first BAR
   // With interrupts, one for each BAR: QEMU's end of its ivshmem server, and the eventfd of the BAR's only vector.
@@ -61,13 +62,13 @@ class Bars {
   void started();
 
  private:
-  void serve(const std::filesystem::path& file);
+  void serve(int memory);
   void release();
 
   std::vector<std::filesystem::path> files_;
   void* first_ = nullptr;
   neotier_mailbox* mailbox_ = nullptr;
-  std::vector<int> own_ends_, server_ends_, event_fds_;
+  std::vector<int> memory_, own_ends_, server_ends_, event_fds_;
 };
 
 struct QemuPlan {

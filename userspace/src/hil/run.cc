@@ -211,16 +211,11 @@ std::string escape_commas(std::string text) {
   return text;
 }
 
-// Where the trace grows; its name ends as the wanted one's, which says the format.
-fs::path unfinished_trace(const fs::path& record) {
-  return record.parent_path() / fmt::format("neotier-recording.{}.{}", getpid(), record.filename().string());
-}
-
 std::string watch_arguments(const RunOptions& options, const fs::path& directory) {
   if (!options.timeline && options.record.empty()) return "";
   std::string text = fmt::format(",timeline={}", escape_commas(fs::absolute(directory / kWatched)));
   if (!options.record.empty()) {
-    text += fmt::format(",record={},record_all={}", escape_commas(fs::absolute(unfinished_trace(options.record))),
+    text += fmt::format(",record={},record_all={}", escape_commas(fs::absolute(options.record)),
                         options.record_all ? 1 : 0);
   }
   return text;
@@ -271,8 +266,6 @@ Installation Installation::find(const std::string& kernel) {
         "no guest kernel {} in {}; run 'scripts/bootstrap' (or set NEOTIER_BUILD to a build folder that has one)",
         kernel, kernels.string()));
   }
-  // Shared memory that no disk has to follow.
-  found.bar_directory = fs::is_directory("/dev/shm") && access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "";
   return found;
 }
 
@@ -335,8 +328,7 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   archive.add_text("/neotier.conf", guest_config(options_, policy, map, arguments, rehearsal), 0644);
   archive.write(directory_ / "initramfs.cpio");
 
-  bars_.emplace(installation_.bar_directory.empty() ? directory_ : installation_.bar_directory,
-                options_.machine.devices, options_.machine.interrupts);
+  bars_.emplace(options_.machine.devices, options_.machine.interrupts);
   started_ns_ = steady_ns();
   std::string plugin =
       fmt::format(",device={},log2_width={},hash_seed={},fault={},ideal={}", options_.device,
@@ -372,10 +364,6 @@ Run::~Run() {
   bars_.reset();
   std::error_code ignored;
   fs::remove(directory_ / "initramfs.cpio", ignored);
-  if (!options_.record.empty()) {
-    fs::remove(unfinished_trace(options_.record), ignored);
-    fs::remove(unfinished_trace(options_.record).string() + ".part", ignored);
-  }
 }
 
 bool Run::poll() {
@@ -484,11 +472,8 @@ void Run::read_watched(RunResult& result) {
   result.watched = nlohmann::ordered_json::parse(read_text(file), nullptr, false);
   std::error_code ignored;
   fs::remove(file, ignored);
-  const bool recorded = options_.record.empty() || fs::exists(unfinished_trace(options_.record));
-  if (!result.watched.is_discarded() && recorded) {
-    if (!options_.record.empty()) fs::rename(unfinished_trace(options_.record), options_.record);
-    return;
-  }
+  const bool recorded = options_.record.empty() || fs::exists(options_.record);
+  if (!result.watched.is_discarded() && recorded) return;
   std::string why = read_text(directory_ / "qemu.log");
   std::replace(why.begin(), why.end(), '\n', ' ');
   result.verdict = fmt::format("nothing was {}: {}", recorded ? "sampled" : "recorded", why);

@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 2> kKernels = {"6.12", "6.1"};
 
 // Where the installation's pieces lie: beside the executable, in the build tree.
 struct Installation {
-  std::filesystem::path plugin, clock, init, module, kernel_image, kernel_modules, bar_directory;
+  std::filesystem::path plugin, clock, init, module, kernel_image, kernel_modules;
   std::string kernel_release;
   // `kernel`: one of kKernels. Throws std::runtime_error naming what is missing and the command that makes it.
   static Installation find(const std::string& kernel = std::string(kKernels.front()));

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <stdexcept>
 
+#include "util/input_file.h"
 #include "util/size.h"
 
 namespace fs = std::filesystem;
@@ -166,11 +166,10 @@ const PolicyRuns* Group::find(const std::string& policy) const {
 std::vector<LoadedRun> load_runs(const std::vector<fs::path>& files) {
   std::vector<LoadedRun> runs;
   for (const fs::path& file : files) {
-    if (!fs::is_regular_file(file)) throw std::runtime_error(fmt::format("{}: no such file", file.string()));
-    std::ifstream in(file, std::ios::binary);
+    const std::string text = read_input_file(file);
     Json json;
     try {
-      json = Json::parse(in);
+      json = Json::parse(text);
     } catch (const Json::parse_error& error) {
       throw std::runtime_error(fmt::format("{}: no JSON at byte {}; is it truncated?", file.string(), error.byte));
     }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "neotier_policy.h"
 #include "util/prometheus.h"
 
 namespace neotier::kernel {
@@ -133,6 +134,18 @@ const Knob* find_knob(std::string_view path) {
     if (knob.of_device == of_device && name == knob.name) return &knob;
   }
   return nullptr;
+}
+
+std::vector<std::string> known_words(const Knob& knob) {
+  const std::string_view name = knob.name;
+  if (name == "policy") {
+    std::vector<std::string> names;
+    for (const neotier_policy* const* policy = neotier_policies; *policy; policy++) names.emplace_back((*policy)->name);
+    return names;
+  }
+  if (name == "mode") return {"epoch", "always_on"};
+  if (name == "track") return {"reads", "writes", "all"};
+  return {};
 }
 
 std::string expected_value(const Knob& knob, std::string_view value) {

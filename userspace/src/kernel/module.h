@@ -30,6 +30,8 @@ struct Knob {
 const std::vector<Knob>& knobs();
 // "quota_mb_per_s", "device0/threshold". NULL: none of that name.
 const Knob* find_knob(std::string_view path);
+// The words that a knob of this build's module takes; empty: it takes a number or a list.
+std::vector<std::string> known_words(const Knob& knob);
 // What is wrong with the value, as "a number 0 to 1"; empty: nothing that can be seen from here.
 std::string expected_value(const Knob& knob, std::string_view value);
 

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "util/files.h"
+#include "util/output_file.h"
 
 namespace neotier::replay {
 
@@ -45,12 +45,15 @@ class Store {
  public:
   // What is known is written as a whole first: no cut line stays in the middle.
   Store(const fs::path& path, const std::string& identity, const std::map<std::string, Json>& known) : path_(path) {
+    if (path.empty()) return;
     std::string text = Json{{"sweep", identity}}.dump() + "\n";
     for (const auto& [key, result] : known) text += line_of(key, result);
     write_file(path, text);
     out_.open(path, std::ios::app);
+    if (!out_) throw std::runtime_error(fmt::format("cannot write {}", path.string()));
   }
   void add(const std::string& key, const Json& result) {
+    if (path_.empty()) return;
     out_ << line_of(key, result);
     if (!out_.flush()) throw std::runtime_error(fmt::format("cannot write {}", path_.string()));
   }
@@ -119,6 +122,7 @@ std::map<std::string, Json> run_jobs(const std::vector<Job>& jobs, const std::st
   workers.clear();
   if (failure) std::rethrow_exception(failure);
   if (results.size() < keys.size()) {
+    if (store_path.empty()) throw std::runtime_error("interrupted; nothing was written");
     throw std::runtime_error(fmt::format("interrupted; {} of {} runs are in {}, the same command goes on from there",
                                          results.size(), keys.size(), store_path.string()));
   }

@@ -19,10 +19,11 @@ struct Job {
 };
 
 // Runs the jobs whose results `store` lacks, `parallel` at a time, in their order, and returns all results by key. The
-// store is JSON Lines: the sweep's identity, then a result a line, written as each job ends; a line cut short is run
-// again. A store of another identity (other trace, options or build) is begun anew. `done` is called in the caller's
-// thread, a few times a second, with the number of results and of keys. Throws std::runtime_error: the first job's that
-// failed, a store that cannot be written, or, where `cancel` was set, one line that says how to go on.
+// store, where its name is not empty, is JSON Lines: the sweep's identity, then a result a line, written as each job
+// ends; a line cut short is run again. A store of another identity (other trace, options or build) is begun anew.
+// `done` is called in the caller's thread, a few times a second, with the number of results and of keys. Throws
+// std::runtime_error: the first job's that failed, a store that cannot be written, or, where `cancel` was set, one line
+// that says how to go on.
 std::map<std::string, nlohmann::ordered_json> run_jobs(const std::vector<Job>& jobs, const std::string& identity,
                                                        const std::filesystem::path& store, unsigned parallel,
                                                        const std::atomic<bool>& cancel,

@@ -20,7 +20,7 @@ struct MoeSweepOptions {
   std::vector<double> layer_ms = {0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 4, 8};
   std::vector<uint32_t> batches = {1, 2, 4, 8, 16, 32};
   unsigned parallel = 1;
-  std::filesystem::path store;  // what is done already; see jobs.h
+  std::filesystem::path store;  // what is done already; see jobs.h; empty: none
   std::string identity;         // of the trace
 };
 

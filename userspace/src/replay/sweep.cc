@@ -116,8 +116,7 @@ std::vector<KvResult> sweep(const KvTrace& trace, const SweepOptions& options, c
   return cells;
 }
 
-void write_page(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results,
-                const std::filesystem::path& file) {
+std::string make_page(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results) {
   report::Page page(
       fmt::format("KV cache policies on {}", options.trace_name),
       fmt::format("{} requests, {} block references, {} distinct blocks of {} tokens. Replayed from an empty "
@@ -167,7 +166,7 @@ void write_page(const SweepOptions& options, const KvTrace& trace, const std::ve
     described.push_back({policy->name, policy->text, policy->source});
   }
   page.table("What they are", {"policy", "what it does", "source"}, described);
-  page.write(file);
+  return page.html();
 }
 
 }  // namespace neotier::replay

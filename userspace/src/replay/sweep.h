@@ -20,7 +20,7 @@ struct SweepOptions {
   std::vector<uint64_t> capacities;   // blocks
   KvOptions replay;                   // capacity, params and cancelled are ignored
   uint32_t jobs = 1;                  // threads
-  std::filesystem::path store;        // of finished replays: see jobs.h
+  std::filesystem::path store;        // of finished replays: see jobs.h; empty: none
 };
 
 // In the order policies x capacities; cancel and done as run_jobs() has them. Throws std::runtime_error as replay() and
@@ -32,7 +32,6 @@ nlohmann::ordered_json to_json(const KvResult& result);
 nlohmann::ordered_json to_json(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results);
 
 // One self-contained file. Throws std::runtime_error.
-void write_page(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results,
-                const std::filesystem::path& file);
+std::string make_page(const SweepOptions& options, const KvTrace& trace, const std::vector<KvResult>& results);
 
 }  // namespace neotier::replay

@@ -273,23 +273,20 @@ KvTrace slice(const KvTrace& trace, size_t first, size_t count) {
   return part;
 }
 
-void write_mooncake(const KvTrace& trace, const std::filesystem::path& file) {
-  const std::string temporary = file.string() + ".part";
-  std::ofstream out(temporary);
-  std::string line;
+void write_mooncake(const KvTrace& trace, OutputFile& out) {
+  std::string lines;
   for (const KvRequest& r : trace.requests) {
-    line.clear();
-    fmt::format_to(std::back_inserter(line),
+    fmt::format_to(std::back_inserter(lines),
                    R"({{"timestamp": {}, "input_length": {}, "output_length": {}, "hash_ids": [)",
                    r.time_ns / 1'000'000, r.input_tokens, r.output_tokens);
     for (uint32_t k = 0; k < r.blocks; k++)
-      fmt::format_to(std::back_inserter(line), "{}{}", k ? ", " : "", trace.blocks[r.first + k]);
-    line += "]}\n";
-    out << line;
+      fmt::format_to(std::back_inserter(lines), "{}{}", k ? ", " : "", trace.blocks[r.first + k]);
+    lines += "]}\n";
+    if (lines.size() < size_t{1} << 20) continue;
+    out.write(lines);
+    lines.clear();
   }
-  if (!out.flush()) throw std::runtime_error(fmt::format("cannot write {}", file.string()));
-  out.close();
-  std::filesystem::rename(temporary, file);
+  out.finish(lines);
 }
 
 std::vector<uint64_t> next_uses(const KvTrace& trace) {

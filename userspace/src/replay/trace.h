@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "util/output_file.h"
+
 namespace neotier::replay {
 
 enum class KvFormat { kMooncake, kBailian, kAzure, kBurstGpt };
@@ -49,8 +51,8 @@ KvTrace load_trace(const std::filesystem::path& file, const LoadOptions& options
 // Requests first .. first + count - 1 of a trace as one of its own.
 KvTrace slice(const KvTrace& trace, size_t first, size_t count);
 
-// Writes in Mooncake's format (JSON Lines), FILE.part first. Throws std::runtime_error.
-void write_mooncake(const KvTrace& trace, const std::filesystem::path& file);
+// Writes in Mooncake's format (JSON Lines), and commits. Throws std::runtime_error.
+void write_mooncake(const KvTrace& trace, OutputFile& out);
 
 // For every block reference, the position of the next reference to the same block, or UINT64_MAX.
 std::vector<uint64_t> next_uses(const KvTrace& trace);

@@ -105,7 +105,8 @@ TEST_F(TraceFile, WrittenIsReadBackTheSame) {
   options.kind = "agents";
   options.requests = 300;
   const KvTrace made = make_synthetic(options);
-  write_mooncake(made, path_);
+  OutputFile out("", path_);
+  write_mooncake(made, out);
   const KvTrace read = load_trace(path_);
   ASSERT_EQ(read.requests.size(), 300u);
   EXPECT_EQ(read.objects, slice(made, 0, 300).objects);

@@ -216,6 +216,4 @@ std::string Page::html() const {
       sections_.empty() ? "" : "</section>\n", licence, data, library, kPageJs);
 }
 
-void Page::write(const fs::path& file) const { write_file(file, html()); }
-
 }  // namespace neotier::report

@@ -58,8 +58,6 @@ class Page {
 
   // The page as text. Throws std::runtime_error with one line if the chart library is missing.
   std::string html() const;
-  // Written to FILE.part and renamed. Throws std::runtime_error.
-  void write(const std::filesystem::path& file) const;
 
  private:
   void begin_block(bool of_charts);

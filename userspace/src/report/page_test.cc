@@ -98,17 +98,6 @@ TEST_F(PageTest, BadDataThrows) {
   EXPECT_THROW(page.chart({{"kind", "pie"}}), std::invalid_argument);
 }
 
-TEST_F(PageTest, WritesAWholeFileOrNone) {
-  Page page("t", "l");
-  page.write(folder_ / "a.html");
-  EXPECT_TRUE(fs::exists(folder_ / "a.html"));
-  EXPECT_FALSE(fs::exists(folder_ / "a.html.part"));
-  EXPECT_THROW(page.write(folder_ / "no" / "a.html"), std::runtime_error);
-  fs::create_directories(folder_ / "b.html" / "full");
-  EXPECT_THROW(page.write(folder_ / "b.html"), std::runtime_error);
-  EXPECT_FALSE(fs::exists(folder_ / "b.html.part"));
-}
-
 TEST_F(PageTest, WithoutTheLibraryItSaysWhatToDo) {
   fs::remove(folder_ / "report" / "echarts.min.js");
   try {

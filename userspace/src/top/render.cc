@@ -82,16 +82,30 @@ void title(Lines& lines, const Figures& f, const std::string& socket, const Look
         Style::kPlain}});
 }
 
-void nothing_there(Lines& lines, const Figures& f, const std::string& socket) {
+// What says what to do is not cut: it goes on in the next line, a word longer than a line too.
+void wrapped(Lines& lines, const std::string& text, size_t width, Style style) {
+  std::string rest = text;
+  while (columns(rest) > width) {
+    size_t end = rest.rfind(' ', width);
+    if (end == std::string::npos || end < width / 3) end = width;
+    lines.push_back({{rest.substr(0, end), style}});
+    rest.erase(0, rest.find_first_not_of(' ', end));
+    if (rest.empty()) return;
+    rest.insert(0, 4, ' ');
+  }
+  lines.push_back({{rest, style}});
+}
+
+void nothing_there(Lines& lines, const Figures& f, const std::string& socket, size_t width) {
   lines.push_back({});
-  lines.push_back({{"Nothing to show: there is neither a neotierd nor the kernel module.", Style::kWarn}});
+  wrapped(lines, "Nothing to show: there is neither a neotierd nor the kernel module.", width, Style::kWarn);
   lines.push_back({});
-  lines.push_back({{f.problem, Style::kPlain}});
-  lines.push_back(
-      {{fmt::format("  a daemon:  neotierd --config docs/neotierd.toml   (this looked at {}; --socket PATH)", socket),
-        Style::kPlain}});
-  lines.push_back(
-      {{"  a module:  insmod build/kmod/neotier.ko               (it makes /sys/kernel/neotier)", Style::kPlain}});
+  wrapped(lines, f.problem, width, Style::kPlain);
+  wrapped(lines,
+          fmt::format("  a daemon:  neotierd --config docs/neotierd.toml   (this looked at {}; --socket PATH)", socket),
+          width, Style::kPlain);
+  wrapped(lines, "  a module:  insmod build/kmod/neotier.ko               (it makes /sys/kernel/neotier)", width,
+          Style::kPlain);
 }
 
 void tiers(Lines& lines, const Figures& f, const Look& look) {
@@ -333,7 +347,7 @@ std::vector<Line> render(const Figures& f, const History& history, const std::st
     lines.push_back({});
     help(lines);
   } else if (!f.has_daemon && !f.has_kernel) {
-    nothing_there(lines, f, socket);
+    nothing_there(lines, f, socket, look.width);
   } else {
     if (f.has_daemon) {
       tiers(lines, f, look);

@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
+
+#include "util/output_file.h"
 
 namespace neotier::trace {
 
@@ -16,11 +19,12 @@ Format format_of(const std::filesystem::path& file);
 
 inline constexpr uint64_t kWriteBit = 1;
 
-// Writes FILE.part, and renames it at finish(). Memory does not grow with the trace. Not thread-safe. All members throw
-// std::runtime_error with one line; after that, and when finish() was not reached, no file is left.
+// The file is there, as a whole, after finish() (util/output_file.h). Memory does not grow with the trace. Not
+// thread-safe. All members throw std::runtime_error with one line.
 class Writer {
  public:
-  explicit Writer(const std::filesystem::path& file);
+  // `option` is for messages.
+  explicit Writer(const std::filesystem::path& file, std::string_view option = {});
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -36,16 +40,15 @@ class Writer {
   static constexpr size_t kBuffer = size_t{64} << 10;  // records
 
   void flush();
-  void write(const void* data, size_t bytes);
   void compress(const void* data, size_t bytes, bool last);
   [[noreturn]] void fail(const std::string& why);
 
-  std::filesystem::path file_, part_;
+  std::filesystem::path file_;
+  OutputFile out_;
   Format format_;
   std::unique_ptr<uint64_t[]> buffer_;
   size_t used_ = 0;
   uint64_t records_ = 0;
-  int fd_ = -1;
   struct Compressor;
   std::unique_ptr<Compressor> zstd_;
 };

@@ -1,39 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "util/files.h"
 
-#include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <stdexcept>
 
 namespace fs = std::filesystem;
 
 namespace neotier {
 
-void write_file(const fs::path& file, std::string_view content) {
-  const fs::path temporary = file.string() + ".part";
+void require_output_folder(std::string_view option, const fs::path& folder) {
+  const auto refuse = [&](const std::string& why) {
+    throw std::runtime_error(std::string(option) + ": " + folder.string() + ": " + why);
+  };
   std::error_code error;
-  errno = 0;
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out.write(content.data(), static_cast<std::streamsize>(content.size()));
-    out.close();
-    if (!out) error = std::error_code(errno != 0 ? errno : EIO, std::generic_category());
-  }
-  if (!error) fs::rename(temporary, file, error);
-  if (error) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    throw std::runtime_error(fmt::format("cannot write {}: {}", file.string(), error.message()));
-  }
+  if (fs::exists(folder, error) && !fs::is_directory(folder, error)) refuse("it is no folder");
+  fs::create_directories(folder, error);
+  if (error) refuse("cannot be made: " + error.message());
+  if (access(folder.c_str(), W_OK | X_OK) != 0) refuse(std::strerror(errno));
 }
 
-void require_folder(std::string_view option, const fs::path& file) {
-  const fs::path parent = fs::absolute(file).parent_path();
-  if (!fs::is_directory(parent)) throw std::runtime_error(fmt::format("{}: no folder {}", option, parent.string()));
+void refuse_input_as_output(std::string_view option, const fs::path& input, const fs::path& output) {
+  std::error_code ignored;
+  if (fs::equivalent(input, output, ignored))
+    throw std::runtime_error(std::string(option) + ": " + output.string() + ": is the input too");
 }
 
 fs::path build_directory() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are whole or not there, and where the installation's own lie.
+// Folders: of output, and of the installation.
 #pragma once
 
 #include <filesystem>
@@ -7,11 +7,12 @@
 
 namespace neotier {
 
-// Writes FILE.part and renames it. Throws std::runtime_error with one line; then neither file is left behind.
-void write_file(const std::filesystem::path& file, std::string_view content);
+// Makes `folder` where it is not there. Throws std::runtime_error, naming `option`, if nothing can be written there.
+void require_output_folder(std::string_view option, const std::filesystem::path& folder);
 
-// Throws std::runtime_error, naming `option`, if the folder that `file` would lie in does not exist.
-void require_folder(std::string_view option, const std::filesystem::path& file);
+// Throws std::runtime_error where both are the same file.
+void refuse_input_as_output(std::string_view option, const std::filesystem::path& input,
+                            const std::filesystem::path& output);
 
 // The build folder: beside the executable's, or $NEOTIER_BUILD.
 std::filesystem::path build_directory();

@@ -1,44 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 namespace neotier {
 
-// A new folder under $TMPDIR, or /tmp, that goes with this object and all that is in it.
+// A new folder that goes with this object and all that is in it. When the process is killed, the next one of the same
+// prefix in the same parent removes it: its owner held a lock on a file in it, and a lock that is free has no owner.
+// Folders without such a file, of other users, or kept are never touched.
 class TemporaryFolder {
  public:
-  // Throws std::runtime_error with one line.
-  explicit TemporaryFolder(std::string_view prefix = "neotier") {
-    std::string name = (std::filesystem::temp_directory_path() / prefix).string() + "." + std::string(6, 'X');
-    if (!mkdtemp(name.data()))
-      throw std::runtime_error(fmt::format("cannot make the folder {}: {}", name, std::strerror(errno)));
-    path_ = name;
-  }
+  // Under `parent`, by default $TMPDIR or /tmp. Throws std::runtime_error with one line.
+  explicit TemporaryFolder(std::string_view prefix = "neotier", const std::filesystem::path& parent = {});
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!keep_) std::filesystem::remove_all(path_, ignored);
-  }
+  ~TemporaryFolder();
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-  // It stays.
-  void keep() { keep_ = true; }
+  // It stays, for good: somebody was told of it.
+  void keep();
 
  private:
   std::filesystem::path path_;
+  int lock_ = -1;
   bool keep_ = false;
 };
 

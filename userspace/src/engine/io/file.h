@@ -50,7 +50,8 @@ class FileSystem {
   virtual bool exists(const std::string& path) = 0;
   // An existing file, locked: kNotFound, kBusy (locked by another), kIo.
   virtual Result<std::unique_ptr<File>> open(const std::string& path) = 0;
-  // A new file of that size with all its room reserved, locked. kFull, kIo. Replaces what an interrupted create() left.
+  // A new file of that size with all its room reserved, locked. kFull, kIo. Replaces what an interrupted create() left,
+  // and nothing else: kExists.
   virtual Result<std::unique_ptr<File>> create(const std::string& path, uint64_t bytes) = 0;
   // Existing files, 1 or more, that are only read and may be read by others: not locked, of any size; Io::file_index
   // counts them. Accesses may go past an end and come back shorter. O_DIRECT where the file systems have it;

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -220,6 +222,15 @@ class ThreadsFile : public File {
   std::vector<std::thread> threads_;
 };
 
+// Whether nothing is lost with a file: empty, or its first block is zeros, as of one whose making was cut short.
+bool blank(const std::string& path, uint64_t bytes) {
+  if (bytes == 0) return true;
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> first{};
+  const ssize_t got = fd.get() < 0 ? -1 : pread(fd.get(), first.data(), first.size(), 0);
+  return got > 0 && std::all_of(first.begin(), first.begin() + got, [](char c) { return c == 0; });
+}
+
 class PosixFileSystem : public FileSystem {
  public:
   explicit PosixFileSystem(IoMethod method) : method_(method) {}
@@ -275,6 +286,10 @@ class PosixFileSystem : public FileSystem {
     if (fstat(fd.get(), &about) != 0) return error(errno, path);
     if (!S_ISREG(about.st_mode)) return Status(Code::kInvalid, path + ": not a regular file");
     if (flags & O_CREAT) {
+      if (!blank(path, static_cast<uint64_t>(about.st_size)))
+        return Status(Code::kExists, path +
+                                         ": is there already and is no unfinished file of an SSD tier; remove it, or "
+                                         "name another file");
       if (ftruncate(fd.get(), 0) != 0 || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return error(errno, path);
       if (const int failed = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); failed != 0) {
         unlink(path.c_str());

@@ -3,14 +3,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <functional>
 #include <map>
+#include <set>
 #include <stdexcept>
 
 #include "engine/tiers/cuda/cuda_tier.h"
 #include "engine/tiers/memory/memory_tier.h"
 #include "engine/tiers/ssd/ssd_tier.h"
+#include "util/host_memory.h"
 #include "util/size.h"
+
+namespace fs = std::filesystem;
 
 namespace neotier::engine {
 
@@ -87,7 +94,14 @@ Words parse(const std::string& text) {
   return words;
 }
 
-std::unique_ptr<Tier> make_memory(Words& words) {
+// What a tier will be, everything checked that can be before any is made.
+struct Plan {
+  TierSetup setup;
+  std::function<std::unique_ptr<Tier>()> make;
+  uint64_t host_bytes = 0;  // of this machine's memory
+};
+
+void plan_memory(Words& words, Plan& plan) {
   MemoryTierOptions options;
   options.name = words.name;
   options.kind = words.kind == "cxl" ? TierKind::kCxl : TierKind::kDram;
@@ -101,63 +115,100 @@ std::unique_ptr<Tier> make_memory(Words& words) {
   } else if (huge != "transparent") {
     words.refuse(fmt::format("huge={}: expected no, transparent or explicit", huge));
   }
-  return std::make_unique<MemoryTier>(options);
+  plan.host_bytes = words.bytes;
+  plan.make = [options] { return std::make_unique<MemoryTier>(options); };
 }
 
-std::unique_ptr<Tier> make_ssd(Words& words) {
+// Blocks that are allocated are there, so a file that does not fit is refused and none of it is taken.
+void check_room(const Words& words, const fs::path& file) {
+  std::error_code error;
+  const fs::path folder = fs::absolute(file).parent_path();
+  if (!fs::is_directory(folder, error)) words.refuse(fmt::format("no folder {}", folder.string()));
+  const fs::space_info space = fs::space(folder, error);
+  if (!error && words.bytes > space.available)
+    words.refuse(fmt::format("{} does not fit into the {} that are free in {}", format_size(words.bytes),
+                             format_size(space.available), folder.string()));
+}
+
+void plan_ssd(Words& words, Plan& plan, const Announce& announce) {
   SsdOptions options;
   options.name = words.name;
   options.path = words.take("file", "");
   if (options.path.empty()) words.refuse("file=PATH is missing");
   options.file_bytes = words.bytes;
   options.max_extents = words.take_size("extents");
-  auto opened = SsdTier::open(options);
-  if (!opened) throw std::runtime_error(opened.status().what());
-  return std::move(*opened);
+  std::error_code ignored;
+  const bool there = fs::exists(options.path, ignored);
+  if (!there) check_room(words, options.path);
+  plan.make = [options, there, announce]() -> std::unique_ptr<Tier> {
+    if (!there && announce)
+      announce(fmt::format("tier {}: making {} of {}", options.name, options.path, format_size(options.file_bytes)));
+    auto opened = SsdTier::open(options);
+    if (!opened) throw std::runtime_error(opened.status().what());
+    return std::move(*opened);
+  };
 }
 
-std::unique_ptr<Tier> make_gpu(Words& words) {
+void plan_gpu(Words& words, Plan& plan) {
   CudaOptions options;
   options.name = words.name;
   options.capacity_bytes = words.bytes;
   options.device = words.take_number("device", 0);
   if (words.take("stand-in", cuda_available() ? "no" : "yes") != "yes") {
-    auto opened = open_cuda_tier(options);
-    if (!opened) throw std::runtime_error(opened.status().what());
-    return std::move(*opened);
+    plan.make = [options] {
+      auto opened = open_cuda_tier(options);
+      if (!opened) throw std::runtime_error(opened.status().what());
+      return std::move(*opened);
+    };
+    return;
   }
   MemoryTierOptions stand_in;
   stand_in.name = words.name;
   stand_in.kind = TierKind::kGpu;
   stand_in.capacity_bytes = words.bytes;
-  return std::make_unique<MemoryTier>(stand_in);
+  plan.host_bytes = words.bytes;
+  plan.make = [stand_in] { return std::make_unique<MemoryTier>(stand_in); };
 }
 
 }  // namespace
 
-std::vector<TierSetup> make_tiers(const std::string& text) {
-  std::vector<TierSetup> setups;
+std::vector<TierSetup> make_tiers(const std::string& text, const Announce& announce) {
+  std::vector<Plan> plans;
+  std::set<std::string> names;
+  const uint64_t all = host_memory_bytes();
+  uint64_t host = 0;
   for (const std::string& part : split(text, ',')) {
     Words words = parse(part);
-    TierSetup setup;
+    Plan& plan = plans.emplace_back();
+    TierSetup& setup = plan.setup;
     setup.policy = words.take("policy", "lru");
     setup.object_bytes = words.take_size("object");
     setup.background_bytes_per_s = words.take_size("background");
     const std::string promote = words.take("promote", words.kind == "gpu" ? "no" : "yes");
     if (promote != "yes" && promote != "no") words.refuse(fmt::format("promote={}: expected yes or no", promote));
     setup.promote_to = promote == "yes";
+    if (!names.insert(words.name).second) words.refuse(fmt::format("two tiers are called '{}'", words.name));
     if (words.kind == "dram" || words.kind == "cxl") {
-      setup.tier = make_memory(words);
+      plan_memory(words, plan);
     } else if (words.kind == "ssd") {
-      setup.tier = make_ssd(words);
+      plan_ssd(words, plan, announce);
     } else if (words.kind == "gpu") {
-      setup.tier = make_gpu(words);
+      plan_gpu(words, plan);
     } else {
       words.refuse(fmt::format("no kind of tier '{}'; there are: gpu, dram, cxl, ssd", words.kind));
     }
     if (!words.options.empty())
       words.refuse(fmt::format("no option '{}' of {}", words.options.begin()->first, words.kind));
-    setups.push_back(std::move(setup));
+    (void)tier_policy(words.name, setup.policy);
+    host += std::min(plan.host_bytes, all + 1);
+    if (host > all)
+      words.refuse(fmt::format("{}this machine has {} of memory in all",
+                               plans.size() > 1 ? "with those before it, " : "", format_size(all)));
+  }
+  std::vector<TierSetup> setups;
+  for (Plan& plan : plans) {
+    plan.setup.tier = plan.make();
+    setups.push_back(std::move(plan.setup));
   }
   // Copies between a GPU and memory tiers then need no staging; where it is not permitted they go through it.
   for (const TierSetup& gpu : setups) {
