@@ -20,6 +20,11 @@ static bool allow_untested_kernel;
 module_param(allow_untested_kernel, bool, 0444);
 MODULE_PARM_DESC(allow_untested_kernel, "1: load on a kernel newer than the module was tested with (default 0)");
 
+/* Else what the administrator leaves out could move before the lists are written. */
+static bool neotier_start = true;
+module_param_named(enabled, neotier_start, bool, 0444);
+MODULE_PARM_DESC(enabled, "0: promote nothing until 1 is written to /sys/kernel/neotier/enabled (default 1)");
+
 static int __init neotier_init(void)
 {
 	int err;
@@ -29,6 +34,7 @@ static int __init neotier_init(void)
 		       LINUX_VERSION_MAJOR, LINUX_VERSION_PATCHLEVEL, NEOTIER_TESTED_MAJOR, NEOTIER_TESTED_MINOR);
 		return -EOPNOTSUPP;
 	}
+	neotier_knobs.enabled = neotier_start;
 	neotier_quota_init();
 	err = neotier_sysfs_init();
 	if (err)

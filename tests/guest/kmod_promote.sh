@@ -134,6 +134,13 @@ else
 	before=$(stat promoted)
 	ns=$(stat promote_ns)
 	demoted=$(demotions)
+	# What the module's thread asks for as memory of programs (__GFP_HIGHMEM) that nobody could move (no __GFP_MOVABLE).
+	thread=$(grep -lx neotier/0 /proc/[0-9]*/comm | cut -d / -f 3)
+	tracing=/sys/kernel/tracing
+	echo 8192 > $tracing/buffer_size_kb
+	echo "common_pid == $thread && gfp_flags & 0x2 && !(gfp_flags & 0x8)" > $tracing/events/kmem/mm_page_alloc/filter
+	echo 1 > $tracing/events/kmem/mm_page_alloc/enable
+	reserved=$(stat reserved)
 	# kmod_device needs no accesses to know what is hot, so that all the time is the module's and kswapd's.
 	line=$($content mb=64 cold=$free seconds=60 stop=15800 sleep want=15800)
 	status=$?
@@ -144,6 +151,11 @@ else
 	echo "# node 0 had $free MiB free, $demoted pages demoted, promoted=$moved $((moved * 1000 / 256 / (ms + 1))) MB/s, ns_per_page=$((($(stat promote_ns) - ns) / (moved + 1))) room_waits=$(stat room_waits)"
 	[ $status -eq 0 ] && ok "64 MiB promoted into a full node" || not_ok "64 MiB promoted into a full node" "$line"
 
+	echo 0 > $tracing/events/kmem/mm_page_alloc/enable
+	reserved=$(($(stat reserved) - reserved))
+	asked=$(grep -c mm_page_alloc: $tracing/trace)
+	[ $reserved -gt 0 ] && [ "$asked" -ge $reserved ] && ok "the reserve keeps off memory that is promised to be movable" ||
+		not_ok "the reserve keeps off memory that is promised to be movable" "$reserved pages reserved, $asked asked for as unmovable"
 	[ "$(stat reserved)" -gt 0 ] && ok "what kswapd freed for promotion is kept for it" || not_ok "what kswapd freed for promotion is kept for it"
 	# The reserve held 4 MiB; page tables and slabs take some as well.
 	reserve_returned() { [ $((free_kb - $(node_free_kb))) -lt 3072 ]; }

@@ -10,6 +10,14 @@ if [ "$NEOTIER_FAKE" != 1 ]; then
 fi
 mark_log
 device_start
+# By hand: load() writes to other knobs alone.
+insmod "$NEOTIER_KO" enabled=0
+[ "$(cat $sys/enabled)" = 0 ] && eventually state_is 0 off && [ "$(stat drained)" = 0 ] &&
+	ok "loaded with enabled=0 the module stands still, so that lists can be written first" ||
+	not_ok "loaded with enabled=0 the module stands still" "enabled $(cat $sys/enabled), $(cat $sys/device0/state), drained $(stat drained)"
+knob enabled 1
+eventually state_is 0 running && ok "and starts when it is told to" || not_ok "and starts when it is told to" "$(cat $sys/device0/state)"
+unload
 if ! load; then
 	not_ok "module loads"
 	finish
