@@ -129,6 +129,9 @@ else
 	echo 1 > $demotion
 	demotions() { awk '/pgdemote_kswapd/ { print $2 }' /proc/vmstat; }
 	node_free_kb() { awk '/MemFree/ { print $4 }' /sys/devices/system/node/node0/meminfo; }
+	# Before free memory is looked at: the trace's is of that.
+	tracing=/sys/kernel/tracing
+	echo 1024 > $tracing/buffer_size_kb
 	free_kb=$(node_free_kb)
 	free=$((free_kb / 1024))
 	before=$(stat promoted)
@@ -136,8 +139,6 @@ else
 	demoted=$(demotions)
 	# What the module's thread asks for as memory of programs (__GFP_HIGHMEM) that nobody could move (no __GFP_MOVABLE).
 	thread=$(grep -lx neotier/0 /proc/[0-9]*/comm | cut -d / -f 3)
-	tracing=/sys/kernel/tracing
-	echo 8192 > $tracing/buffer_size_kb
 	echo "common_pid == $thread && gfp_flags & 0x2 && !(gfp_flags & 0x8)" > $tracing/events/kmem/mm_page_alloc/filter
 	echo 1 > $tracing/events/kmem/mm_page_alloc/enable
 	reserved=$(stat reserved)
