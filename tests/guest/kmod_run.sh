@@ -76,28 +76,47 @@ mkfifo "$work/monitor.in" "$work/monitor.out"
 # stuck CPU may be one that the host did not let run.
 # iomem=relaxed: else the kernel takes kmod_device's mapping of the BAR away once the driver claims it.
 # max-ram-below-4g equal to node 0 puts node 1 at 4 GiB.
-nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp "$smp" \
-	-m $((node0 + node1))M -display none -nodefaults -no-reboot -serial file:"$work/console" "${time[@]}" \
-	-chardev pipe,id=monitor,path="$work/monitor" -mon chardev=monitor \
-	-object memory-backend-ram,id=m0,size=${node0}M -object memory-backend-ram,id=m1,size=${node1}M \
-	-numa node,nodeid=0,memdev=m0,cpus=0-$((smp - 1)) -numa node,nodeid=1,memdev=m1,initiator=0 \
-	-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=90 \
-	-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=100G \
-	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=250 \
-	-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G \
-	"${devices[@]}" -kernel "$kernel" -initrd "$work/initrd" -append "console=ttyS0 quiet no_timer_check panic=-1 nokaslr \
+boot() {
+	nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp "$smp" \
+		-m $((node0 + node1))M -display none -nodefaults -no-reboot -serial file:"$work/console" "${time[@]}" \
+		-chardev pipe,id=monitor,path="$work/monitor" -mon chardev=monitor \
+		-object memory-backend-ram,id=m0,size=${node0}M -object memory-backend-ram,id=m1,size=${node1}M \
+		-numa node,nodeid=0,memdev=m0,cpus=0-$((smp - 1)) -numa node,nodeid=1,memdev=m1,initiator=0 \
+		-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=90 \
+		-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=100G \
+		-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=250 \
+		-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G \
+		"${devices[@]}" -kernel "$kernel" -initrd "$work/initrd" -append "console=ttyS0 quiet no_timer_check panic=-1 nokaslr \
 swiotlb=noforce iomem=relaxed watchdog_thresh=60 log_buf_len=4M ${APPEND:-}" ${EXTRA:-} &
-qemu=$!
-cat "$work/monitor.out" > "$work/monitor.log" &
-log=$!
-(
-	tail -n +1 --pid=$qemu -F "$work/console" 2> /dev/null | while read -r line; do
-		line=${line%$'\r'}
-		case $line in "== qemu: "*) echo "${line#== qemu: }" > "$work/monitor.in" ;; esac
-	done
-) &
-follower=$!
-trap 'kill $qemu $log $follower 2>/dev/null || true; rm -rf "$work"' EXIT
-wait $qemu || true
+	qemu=$!
+	cat "$work/monitor.out" > "$work/monitor.log" &
+	log=$!
+	(
+		tail -n +1 --pid=$qemu -F "$work/console" 2> /dev/null | while read -r line; do
+			line=${line%$'\r'}
+			case $line in
+			"== qemu: "*) echo "${line#== qemu: }" > "$work/monitor.in" ;;
+			*"Possible timer handling issue"*)
+				: > "$work/timer-lost"
+				kill $qemu
+				;;
+			esac
+		done
+	) &
+	follower=$!
+	trap 'kill $qemu $log $follower 2>/dev/null || true; rm -rf "$work"' EXIT
+	wait $qemu || true
+}
+
+# On a host with too much to do QEMU loses, rarely, an idle CPU's timer, and whatever waits there never goes on: the kernel's RCU
+# says so after 21 s. A loss by a fault of ours would come again.
+for attempt in 1 2 3; do
+	rm -f "$work/console" "$work/timer-lost"
+	boot
+	[ -e "$work/timer-lost" ] || break
+	echo "# boot $attempt of 3: the emulator lost the timer of a CPU, after $(grep -c '^ok' "$work/console") tests"
+	sed -n 's/^not ok/# &/p' "$work/console"
+done
 sed 's/\r$//' "$work/console"
-! grep -qE '^not ok|^== exit [1-9]|Kernel panic' "$work/console" && grep -q '^== exit' "$work/console"
+[ ! -e "$work/timer-lost" ] || echo "not ok - the timer of a CPU was lost in each of 3 boots"
+[ ! -e "$work/timer-lost" ] && ! grep -qE '^not ok|^== exit [1-9]|Kernel panic' "$work/console" && grep -q '^== exit' "$work/console"
