@@ -3,12 +3,7 @@
 # sysfs against docs/abi: the same files, the modes, a good and a bad write of each that can be written.
 . "$(dirname "$0")/kmod_lib.sh"
 
-mark_log
-device_start
-if ! load; then
-	not_ok "module loads"
-	finish
-fi
+begin
 
 (cd $sys && find . -type f | sed 's,^\./,,;s,^device[0-9]*/,device<n>/,' | sort -u) > /tmp/abi.present
 sed -n 's,^What:[[:space:]]*/sys/kernel/neotier/,,p' "$NEOTIER_ABI" | sort > /tmp/abi.described

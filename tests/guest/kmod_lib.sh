@@ -149,5 +149,14 @@ log_clean() {
 	[ -z "$bad" ] || { echo "$bad"; return 1; }
 }
 
+# begin: the device plays and the module is loaded, or the script ends here
+begin() {
+	mark_log
+	device_start
+	load && return
+	not_ok "module loads"
+	finish
+}
+
 slow_node() { cat "$sys/device0/node"; }
 field() { echo "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }

@@ -3,12 +3,7 @@
 # Promotion: contents survive, dry_run and the knobs hold, the quota is kept, a full node makes room by demotion.
 . "$(dirname "$0")/kmod_lib.sh"
 
-mark_log
-device_start
-if ! load; then
-	not_ok "module loads"
-	finish
-fi
+begin
 ok "module loads"
 # What the machine model charges for reading reports is true of write-combining memory only.
 memory_types=/sys/kernel/debug/x86/pat_memtype_list

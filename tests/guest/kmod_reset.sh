@@ -3,12 +3,7 @@
 # What happens to a device behind its driver's back: function reset, suspend, power lost, removal.
 . "$(dirname "$0")/kmod_lib.sh"
 
-mark_log
-device_start
-if ! load; then
-	not_ok "module loads"
-	finish
-fi
+begin
 echo 0 > /proc/sys/kernel/numa_balancing
 node=$(slow_node)
 pci=$(cat $sys/device0/pci)

@@ -9,12 +9,7 @@ if [ "$NEOTIER_FAKE" != 1 ] || [ "$cpus" -lt 2 ]; then
 	skip "many CPUs" "needs kmod_device and more than one CPU"
 	finish
 fi
-mark_log
-device_start
-if ! load; then
-	not_ok "module loads"
-	finish
-fi
+begin
 node=$(slow_node)
 content="$NEOTIER_BIN/kmod_content node=$node"
 tracing=/sys/kernel/tracing

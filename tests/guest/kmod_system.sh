@@ -4,12 +4,7 @@
 . "$(dirname "$0")/kmod_lib.sh"
 
 tracing=/sys/kernel/tracing
-mark_log
-device_start
-if ! load; then
-	not_ok "module loads"
-	finish
-fi
+begin
 echo 0 > /proc/sys/kernel/numa_balancing
 echo 1 > $sys/device0/threshold
 node=$(slow_node)
