@@ -120,6 +120,13 @@ device_stop() {
 	rm -f /tmp/neotier-feed
 }
 
+# takes_term <pid>: the process has a handler for SIGTERM (bit 14), or has ended
+takes_term() {
+	local caught
+	caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2> /dev/null)
+	! readlink "/proc/$1/exe" > /dev/null || [ $((0x${caught:-0} & 0x4000)) -ne 0 ]
+}
+
 # content_until <command> [arguments of kmod_content]: until that command, a word or several, succeeds. In $line what the
 # program printed, and its status.
 content_until() {
@@ -130,6 +137,8 @@ content_until() {
 	pid=$!
 	# shellcheck disable=SC2086
 	eventually $until
+	# What is awaited may be true before the program has begun, and SIGTERM would kill it then.
+	eventually takes_term $pid
 	kill $pid
 	wait $pid
 	status=$?
