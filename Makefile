@@ -14,7 +14,7 @@ bootstrap: ## install what is missing (root), unpack the guest kernels
 	@scripts/bootstrap
 
 build: bootstrap ## build everything: programs in build/bin, the module in build/kmod and, for 6.1, build/kmod-6.1
-	@[ -f build/release/build.ninja ] || cmake --preset release > build/cmake.log || { cat build/cmake.log; exit 1; }
+	@mkdir -p build && cmake --preset release > build/cmake.log 2>&1 || { cat build/cmake.log; exit 1; }
 	@cmake --build --preset release -j $(JOBS)
 	@$(MAKE) -s -C kmod KERNEL=6.12 BUILD=$(CURDIR)/build/kmod
 	@$(MAKE) -s -C kmod KERNEL=6.1

@@ -136,8 +136,9 @@ Status ExpertStore::set_up(const model::Model& model) {
     resident_bytes_.push_back(f.bytes);
   }
   std::unique_ptr<engine::File> file;
-  if (options_.resident_files) {
+  if (options_.resident_files)
     if (Status s = read_resident(model); !s) return s;
+  if (options_.resident_files && !options_.file_system) {
     std::vector<ResidentRange> ranges;
     for (size_t i = 0; i < resident_.size(); i++) ranges.push_back({resident_[i], resident_bytes_[i]});
     file = resident_file(std::move(ranges));

@@ -59,7 +59,7 @@ struct StoreOptions {
   bool stand_in = false;
   uint64_t stand_in_late_us = 0;
   std::shared_ptr<engine::Tier> memory;             // of the slots; NULL: dram of its own
-  std::shared_ptr<engine::FileSystem> file_system;  // NULL: the machine's own
+  std::shared_ptr<engine::FileSystem> file_system;  // loads read by it; NULL: the machine's own
 };
 
 struct StoreCounters {

@@ -385,38 +385,43 @@ TEST_F(Store, TheBudgetHoldsPrefetchesBack) {
 }
 
 TEST_F(Store, InPlaceGivesTheSameBits) {
-  // Large enough that a copy takes longer than this thread, however busy the machine is, needs to come round to asking.
-  SyntheticModel large = small(Format::kBf16);
-  large.hidden = 512;
-  large.ff = 512;
-  ASSERT_TRUE(write_synthetic_model(large, path_).is_ok());
-  auto model = model::open_model(path_);
-  ASSERT_TRUE(model.is_ok());
-  model_ = std::move(*model);
   const Reference reference(model_);
   StoreOptions o = options(2, "lru");
   o.resident_files = true;
   o.in_place = true;
-  auto store = open(o);
-  for (uint64_t token = 0; token < 20; token++)
-    for (uint32_t layer = 0; layer < 5; layer++) {
-      const auto uses = routing(random_, 1, layer, token);
-      const std::vector<float> x = start(random_, 512);
-      const auto y = compute(*store, layer, uses, x);
-      ASSERT_TRUE(y);
-      ASSERT_TRUE(same_bits(*y, reference.compute(layer, uses, x)));
-    }
-  EXPECT_GT(store->counters().in_place, 0u);
-  // What is in its slot is taken from there.
-  const auto uses = routing(random_, 1, 0, 60);
-  const std::vector<float> x = start(random_, 512);
-  ASSERT_TRUE(compute(*store, 0, uses, x));
-  ASSERT_TRUE(store->warm().is_ok());
-  const uint64_t before = store->counters().in_place;
-  const auto y = compute(*store, 0, uses, x);
-  ASSERT_TRUE(y);
-  EXPECT_TRUE(same_bits(*y, reference.compute(0, uses, x)));
-  EXPECT_EQ(store->counters().in_place, before);
+  for (const bool copied : {false, true}) {
+    o.file_system = copied ? nullptr : disk_;
+    auto store = open(o);
+    for (uint64_t token = 0; token < 20; token++)
+      for (uint32_t layer = 0; layer < 5; layer++) {
+        const auto uses = routing(random_, 1, layer, token);
+        const std::vector<float> x = start(random_, 64);
+        if (!copied && token == 0 && layer == 0) {
+          // Nothing comes from the disk, and computing in place, never tried before, does not wait for it.
+          disk_->hold();
+          const auto step = store->begin(layer, uses);
+          ASSERT_TRUE(step.is_ok());
+          const auto ready = (*step)->next();
+          disk_->release();
+          ASSERT_TRUE(ready);
+          EXPECT_EQ(ready->source, Source::kInPlace);
+          EXPECT_EQ(store->counters().in_place, 1u);
+        }
+        const auto y = compute(*store, layer, uses, x);
+        ASSERT_TRUE(y);
+        ASSERT_TRUE(same_bits(*y, reference.compute(layer, uses, x)));
+      }
+    // What is in its slot is taken from there.
+    const auto uses = routing(random_, 1, 0, 60);
+    const std::vector<float> x = start(random_, 64);
+    ASSERT_TRUE(compute(*store, 0, uses, x));
+    ASSERT_TRUE(store->warm().is_ok());
+    const uint64_t before = store->counters().in_place;
+    const auto y = compute(*store, 0, uses, x);
+    ASSERT_TRUE(y);
+    EXPECT_TRUE(same_bits(*y, reference.compute(0, uses, x)));
+    EXPECT_EQ(store->counters().in_place, before);
+  }
 }
 
 TEST_F(Store, AStandInIsUsedWhenTheExactOneIsLateAndErrsAsSaid) {
