@@ -66,6 +66,23 @@ else
 	skip "suspend" "no /sys/power/pm_test here"
 fi
 if [ "$NEOTIER_FAKE" = 1 ]; then
+	# aer <name> <error of QEMU's monitor>: what the root port reports; what it means is up to the kernel
+	aer() {
+		mark_log
+		[ "$2" = DLP ] && forget
+		echo "== qemu: pcie_aer_inject_error port0 $2"
+		recovered() { log_since | grep 'device recovery successful' > /dev/null; }
+		eventually recovered && ok "$1" || not_ok "$1" "$(log_since)"
+	}
+	if grep -q ' aer$' /proc/interrupts || grep -q 'aerdrv\|AER' /proc/interrupts; then
+		aer "an error that is fatal: the link is reset" DLP
+		counts "it counts again after it"
+		aer "an error that is not" POISON_TLP
+		counts "it counts on"
+	else
+		skip "errors of the link" "the firmware keeps them from this kernel"
+	fi
+
 	mark_log
 	# A decision, which reads the counters, before each look at the hotlist.
 	knob decide_interval_ms 1

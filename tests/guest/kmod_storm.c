@@ -99,6 +99,7 @@ static int slow = 1, fast, faults, unexcluded, process;
 static uint64_t base_pfn = 0x100000, device_pages = 131072, settle_ms = 50, seed = 1;
 static const char *cgroup = "", *self = "/proc/self/exe";
 static char cpuset_file[256];	/* cpuset.mems of a process whose cpuset changes */
+static pthread_mutex_t cpuset_lock = PTHREAD_MUTEX_INITIALIZER;	/* no thread gives the fast node back while another looks */
 
 static uint64_t now_ms(void)
 {
@@ -549,15 +550,17 @@ static void op_splice(struct region *r, uint32_t first, uint32_t n)
 
 static void op_cpuset(struct region *r)
 {
-	if (!did(write_file(cpuset_file, slow ? "1" : "0"), "cpuset.mems: the slow node"))
-		return;
-	sleep_ms(settle_ms);
-	check(r, 0, r->pages, "a change of the cpuset");
-	demote(r, 0, r->pages);
-	stays(r, 0, r->pages, settle_ms, "their cpuset is the slow node now");
-	while (write_file(cpuset_file, "0-1"))
-		if (!did(-1, "cpuset.mems: both nodes"))
-			sleep_ms(1);
+	pthread_mutex_lock(&cpuset_lock);
+	if (did(write_file(cpuset_file, slow ? "1" : "0"), "cpuset.mems: the slow node")) {
+		sleep_ms(settle_ms);
+		check(r, 0, r->pages, "a change of the cpuset");
+		demote(r, 0, r->pages);
+		stays(r, 0, r->pages, settle_ms, "their cpuset is the slow node now");
+		while (write_file(cpuset_file, "0-1"))
+			if (!did(-1, "cpuset.mems: both nodes"))
+				sleep_ms(1);
+	}
+	pthread_mutex_unlock(&cpuset_lock);
 }
 
 static void operate_free(struct region *r, uint64_t *random)
