@@ -22,7 +22,7 @@
 #include <bpf/libbpf.h>
 
 #include "../include/neotier/standard_output.h"
-#include "../kmod/skip.h"
+#include "../policies/promotion/skip.h"
 #include "neotier_bpf.h"
 #include "neotier_bpf.skel.h"
 

@@ -118,7 +118,7 @@ static int neotier_memory_event(struct notifier_block *nb, unsigned long action,
 		/* It may lie in the range, and memory in use does not go offline. */
 		if (action == MEM_GOING_OFFLINE) {
 			mutex_lock(&dev->lock);
-			neotier_room_drop(dev);
+			neotier_reserve_drop(dev);
 			mutex_unlock(&dev->lock);
 		}
 		if (end <= dev->base_pfn || notify->start_pfn >= dev->base_pfn + dev->nr_pages)

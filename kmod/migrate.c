@@ -64,7 +64,7 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsign
 			 * again: the device's report is that sign.
 			 */
 			folio_set_active(page_folio(to));
-			neotier_ping_pong_note(dev, to);
+			neotier_returns_note(dev, to);
 		} else {
 			reason = NEOTIER_SKIP_BUSY;
 		}
@@ -115,10 +115,11 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 			break;
 	}
 	if (got < nr)
-		neotier_hotlist_untake(dev, hot + got, nr - got);
+		neotier_hotlist_untake(&dev->hotlist, hot + got, nr - got);
 	if (!got)
 		return -ENOMEM;
-	neotier_hotlist_done(dev, hot, got);
+	neotier_hotlist_done(&dev->hotlist, hot, got);
+	neotier_returns_count(dev, hot, got);
 
 	for (i = 0; i < got; i++) {
 		unsigned long pfn = neotier_hot_pfn(dev, &hot[i]);

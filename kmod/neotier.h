@@ -7,6 +7,8 @@
  *	probe: finds devices      region, memory: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
  *
+ * What is decided without the kernel's types is in policies/, promotion/ among it: the same objects run outside it.
+ *
  * Threads and locks. One thread for each device does all that touches its registers, its list of hot pages and its
  * counters. Sysfs only changes knobs (single words, WRITE_ONCE) and wakes the thread.
  *   neotier_devices_lock   the list of devices, retired counters; outermost; taken by the memory notifier, so nothing under it
@@ -26,16 +28,15 @@
 #include <linux/types.h>
 #include "interleave.h"
 #include "neotier_policy.h"
+#include "promotion/drain.h"
+#include "promotion/hotlist.h"
+#include "promotion/ping_pong.h"
+#include "promotion/promote.h"
+#include "promotion/quota.h"
+#include "promotion/room.h"
 #include "stats.h"
-#include "waiting.h"
 
 #define NEOTIER_BATCH_MAX 512U
-/*
- * Each report is an uncached read, about as dear as a tenth of a promotion. While this many pages wait, more reports could
- * only make them wait longer. In each epoch the first reports are of different pages, later ones more and more of the same:
- * after half a ring the rest is left, and thrown away unread when the next epoch begins.
- */
-#define NEOTIER_ENOUGH 512U
 /* Entries of one of the administrator's lists. */
 #define NEOTIER_RULE_MAX 16U
 
@@ -122,32 +123,6 @@ struct neotier_device_state {
 	u32 histogram[NEOTIER_HISTOGRAM_BINS];
 };
 
-/* Reports that wait for their turn; every page at most once. */
-struct neotier_hotlist {
-	struct neotier_waiting waiting;
-	struct neotier_waiting_place *places;
-	unsigned long *queued;	/* bit for each page of the region: waits or is in a batch */
-};
-
-/* Free pages of the target node that are kept for promotion. */
-struct neotier_reserve {
-	struct list_head pages;
-	unsigned long nr;
-	bool fill;		/* kswapd was asked for room, and the reserve may have some */
-	u64 used_ns;		/* when promotion last used it, as far as seen, or asked for room */
-	u64 promoted;		/* the counter then */
-};
-
-/* New memory that programs take on both nodes of the device. */
-struct neotier_growth {
-	u64 since_ns;		/* 0: not watched yet */
-	unsigned long free;	/* pages, then */
-	bool fast;		/* see neotier_room_watch() */
-};
-
-struct neotier_ping_pong;
-struct neotier_seen;
-
 enum neotier_run_state {
 	NEOTIER_RUNNING,
 	NEOTIER_OFF,		/* knob enabled is 0 */
@@ -184,17 +159,16 @@ struct neotier_device {
 
 	/* private: the thread's */
 	u32 head;
-	u64 drain_epoch_ns;	/* when the present drain_left began */
-	u32 drain_left;		/* reports that may still be read in this epoch */
+	struct neotier_drain drain;
 	u64 *entries;		/* copy of a drain, hotlist_size words */
-	bool left;		/* reports stay in the device for want of use now */
 	u64 cfg0, cfg1, cfg2, decay;	/* as last written */
 	struct neotier_device_state snapshot;
 	struct neotier_hotlist hotlist;
-	struct neotier_reserve reserve;
-	struct neotier_growth growth;
-	struct neotier_ping_pong *ping_pong;
-	struct neotier_seen *seen; /* reports that wait for confirmation */
+	struct neotier_waiting_place *places; /* of the hotlist */
+	struct neotier_ping_pong ping_pong;
+	struct neotier_room room;
+	struct list_head reserve;	/* room.reserved free pages of the target node, kept for promotion */
+	struct neotier_promotion promotion;
 	struct neotier_hot *batch;	/* NEOTIER_BATCH_MAX */
 	unsigned long *src, *dst;	/* NEOTIER_MIGRATE_WORDS, as migrate_device_*() take them */
 	struct page **pool;		/* NEOTIER_BATCH_MAX */
@@ -203,7 +177,6 @@ struct neotier_device {
 	int policy_applied;
 	u64 policy_state[NEOTIER_POLICY_STATE_BYTES / sizeof(u64)];
 	u64 decided_ns;
-	u64 promote_left;	/* of the plan */
 	u64 decided_stats[NR_NEOTIER_STAT];
 
 	u64 stats[NR_NEOTIER_STAT];
@@ -359,15 +332,15 @@ int neotier_memory_recheck(struct neotier_device *dev);
 int neotier_memory_notifier_register(void);
 void neotier_memory_notifier_unregister(void);
 
-/* hotlist.c: reports to pages. */
+/* hotlist.c: reports to pages; promotion/hotlist.h has the list itself. */
 
 /**
- * neotier_hotlist_init() - make the list
+ * neotier_hotlist_alloc() - make the list, and what is remembered of pages
  * @dev: device with its memory found
  *
  * Return: 0 or -ENOMEM.
  */
-int neotier_hotlist_init(struct neotier_device *dev);
+int neotier_hotlist_alloc(struct neotier_device *dev);
 void neotier_hotlist_free(struct neotier_device *dev);
 
 /**
@@ -378,26 +351,6 @@ void neotier_hotlist_free(struct neotier_device *dev);
  * @now_ns: when it was drained
  */
 void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 now_ns);
-
-/**
- * neotier_hotlist_take() - collect pages worth trying into dev->batch; others are counted and dropped
- * @dev: device
- * @max: at most this many, <= NEOTIER_BATCH_MAX
- * @now_ns: now
- *
- * Return: number collected. Each must go to neotier_hotlist_done() or back by neotier_hotlist_untake().
- */
-unsigned int neotier_hotlist_take(struct neotier_device *dev, unsigned int max, u64 now_ns);
-void neotier_hotlist_done(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
-void neotier_hotlist_untake(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
-void neotier_hotlist_clear(struct neotier_device *dev);
-
-/**
- * neotier_hotlist_wait() - count the reports that have to wait, each once
- * @dev: device
- * @reason: why
- */
-void neotier_hotlist_wait(struct neotier_device *dev, enum neotier_skip reason);
 
 static inline u32 neotier_hotlist_waiting(const struct neotier_device *dev)
 {
@@ -439,11 +392,14 @@ struct folio *neotier_folio_get(unsigned long pfn);
 enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold);
 
 /**
- * neotier_ping_pong_note() - remember a page that moves
+ * neotier_returns_note() - remember a page that is promoted
  * @dev: device
  * @page: the page, locked
  */
-void neotier_ping_pong_note(struct neotier_device *dev, struct page *page);
+void neotier_returns_note(struct neotier_device *dev, struct page *page);
+
+/* Counts those of a batch that have been promoted before: they have been demoted since. */
+void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
 
 /* owner.c: whose memory a page is. */
 
@@ -520,13 +476,13 @@ void neotier_quota_return(unsigned int pages);
  */
 u64 neotier_quota_pages(u64 interval_ns);
 
-/* room.c: free memory of the target node. The device's thread, or under dev->lock. */
+/* room.c: free memory of the target node; promotion/room.h decides. The device's thread, or under dev->lock. */
 
 /**
  * neotier_room() - pages that may be promoted now
  * @dev: device
  */
-unsigned long neotier_room(const struct neotier_device *dev);
+u64 neotier_room(const struct neotier_device *dev);
 
 /**
  * neotier_room_make() - wake the target node's kswapd, which demotes (or swaps) when free memory is short
@@ -545,12 +501,12 @@ bool neotier_room_make(struct neotier_device *dev);
 struct page *neotier_room_take(struct neotier_device *dev);
 
 /**
- * neotier_room_keep() - once a step: watch programs grow; fill the reserve with what kswapd made free, or give it back
+ * neotier_reserve_keep() - once a step: watch programs grow; fill the reserve with what kswapd made free, or give it back
  * @dev: device
  * @now_ns: now
  */
-void neotier_room_keep(struct neotier_device *dev, u64 now_ns);
-void neotier_room_drop(struct neotier_device *dev);
+void neotier_reserve_keep(struct neotier_device *dev, u64 now_ns);
+void neotier_reserve_drop(struct neotier_device *dev);
 
 /* migrate.c: the only file that calls the kernel's migration. */
 

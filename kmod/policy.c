@@ -64,7 +64,7 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	memset(dev->policy_state, 0, sizeof(dev->policy_state));
 	dev->policy->init(dev->policy_state, &params);
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
-	dev->promote_left = NEOTIER_NO_LIMIT;
+	dev->promotion.left = NEOTIER_NO_LIMIT;
 	dev->decided_ns = now_ns;
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));
 }
@@ -143,7 +143,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	policy->decide(dev->policy_state, &snapshot, &plan);
 	plan.threshold = clamp(plan.threshold, 1U, dev->caps.counter_max);
 	WRITE_ONCE(dev->conf.threshold, plan.threshold);
-	dev->promote_left = plan.promote_max;
+	dev->promotion.left = plan.promote_max;
 	dev->decided_ns = now_ns;
 	neotier_stat_add(dev, NEOTIER_STAT_DECISIONS, 1);
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));

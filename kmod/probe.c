@@ -54,7 +54,7 @@ static int neotier_find_memory(struct neotier_device *dev)
 static void neotier_device_free(struct neotier_device *dev)
 {
 	mutex_lock(&dev->lock);
-	neotier_room_drop(dev);
+	neotier_reserve_drop(dev);
 	mutex_unlock(&dev->lock);
 	if (dev->id >= 0)
 		ida_free(&neotier_ids, dev->id);
@@ -172,7 +172,7 @@ static int neotier_setup(struct neotier_device *dev)
 	int err;
 
 	err = neotier_map(dev) ? : neotier_source_caps(dev) ? : neotier_map_window(dev) ? : neotier_find_memory(dev) ? :
-	      neotier_memory_init(dev) ? : neotier_device_alloc(dev) ? : neotier_hotlist_init(dev);
+	      neotier_memory_init(dev) ? : neotier_device_alloc(dev) ? : neotier_hotlist_alloc(dev);
 	if (err)
 		return err;
 	neotier_source_default_conf(dev);
@@ -212,7 +212,7 @@ static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		goto out;
 	dev->pdev = pdev;
 	dev->id = -1;
-	INIT_LIST_HEAD(&dev->reserve.pages);
+	INIT_LIST_HEAD(&dev->reserve);
 	mutex_init(&dev->lock);
 	init_completion(&dev->released);
 

@@ -11,15 +11,6 @@
 #include "neotier.h"
 #include "trace.h"
 
-/* While kswapd makes room: short enough to use each bit of it at once, doubled up to the period when none comes. */
-#define NEOTIER_ROOM_WAIT_US 100U
-
-enum neotier_next {
-	NEOTIER_AGAIN,		/* more to do at once */
-	NEOTIER_SLEEP,		/* until the next period */
-	NEOTIER_WAIT_ROOM,	/* until kswapd has made room */
-};
-
 void neotier_promote_fail(struct neotier_device *dev, const char *why)
 {
 	lockdep_assert_held(&dev->lock);
@@ -27,88 +18,85 @@ void neotier_promote_fail(struct neotier_device *dev, const char *why)
 	neotier_stat_add(dev, NEOTIER_STAT_DEVICE_FAULTS, 1);
 	WRITE_ONCE(dev->state, NEOTIER_FAILED);
 	neotier_source_apply(dev, false);
-	neotier_hotlist_clear(dev);
+	neotier_hotlist_clear(&dev->hotlist);
 }
 
 static void neotier_drain(struct neotier_device *dev, u64 now)
 {
+	u64 epoch_ns = READ_ONCE(dev->conf.epoch_us) * NSEC_PER_USEC;
+	u32 most;
 	int nr, i;
 
-	if (now - dev->drain_epoch_ns >= READ_ONCE(dev->conf.epoch_us) * NSEC_PER_USEC) {
-		if (!dev->drain_left)
-			neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, neotier_source_discard(dev));
-		dev->drain_epoch_ns = now;
-		dev->drain_left = dev->caps.hotlist_size / 2;
-	}
-	dev->left = neotier_hotlist_waiting(dev) >= NEOTIER_ENOUGH || !dev->drain_left;
-	if (dev->left)
+	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size))
+		neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, neotier_source_discard(dev));
+	most = neotier_drain_most(&dev->drain, neotier_hotlist_waiting(dev));
+	if (!most)
 		return;
-	nr = neotier_source_drain(dev, dev->drain_left);
+	nr = neotier_source_drain(dev, most);
 
 	if (nr < 0) {
 		neotier_promote_fail(dev, nr == -ENODEV ? NEOTIER_GONE : "hotlist TAIL out of range");
 		return;
 	}
-	dev->drain_left -= nr;
-	dev->left = !dev->drain_left;
+	neotier_drain_done(&dev->drain, nr);
 	neotier_stat_add(dev, NEOTIER_STAT_DRAINED, nr);
 	/* 16 bits of count, 48 of unit: NEOPROF_HOTLIST in neoprof_regs.h, decoded here to keep the copy loop short. */
 	for (i = 0; i < nr; i++)
 		neotier_hotlist_add(dev, dev->entries[i] >> 16, dev->entries[i] & 0xffff, now);
 }
 
+static u32 neotier_ops_quota_take(void *owner, u32 pages)
+{
+	return neotier_quota_take(pages);
+}
+
+static void neotier_ops_quota_return(void *owner, u32 pages)
+{
+	neotier_quota_return(pages);
+}
+
+static u64 neotier_ops_room(void *owner)
+{
+	return neotier_room(owner);
+}
+
+static bool neotier_ops_room_make(void *owner)
+{
+	return neotier_room_make(owner);
+}
+
+static int neotier_ops_migrate(void *owner, struct neotier_hot *batch, u32 nr)
+{
+	return neotier_migrate_batch(owner, nr);
+}
+
+static void neotier_ops_event(void *owner, enum neotier_promote_event event, u32 n)
+{
+	static const enum neotier_stat stats[] = {
+		[NEOTIER_EVENT_DRY_RUN] = NEOTIER_STAT_DRY_RUN,
+		[NEOTIER_EVENT_ROOM_HOLD] = NEOTIER_STAT_ROOM_HOLDS,
+		[NEOTIER_EVENT_ROOM_WAIT] = NEOTIER_STAT_ROOM_WAITS,
+	};
+	struct neotier_device *dev = owner;
+
+	neotier_stat_add(dev, stats[event], n);
+	if (event == NEOTIER_EVENT_DRY_RUN)
+		neotier_returns_count(dev, dev->batch, n);
+}
+
+static const struct neotier_promote_ops neotier_promote_ops = {
+	.quota_take = neotier_ops_quota_take,
+	.quota_return = neotier_ops_quota_return,
+	.room = neotier_ops_room,
+	.room_make = neotier_ops_room_make,
+	.migrate = neotier_ops_migrate,
+	.event = neotier_ops_event,
+};
+
 static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
 {
-	unsigned int nr, want = min(READ_ONCE(neotier_knobs.batch), NEOTIER_BATCH_MAX), granted;
-	unsigned long room;
-	int moved;
-
-	if (!dev->promote_left) {
-		neotier_hotlist_wait(dev, NEOTIER_SKIP_PLAN);
-		return NEOTIER_SLEEP;
-	}
-	granted = neotier_quota_take(min_t(u64, want, dev->promote_left));
-	if (!granted) {
-		neotier_hotlist_wait(dev, NEOTIER_SKIP_QUOTA);
-		return NEOTIER_SLEEP;
-	}
-	if (READ_ONCE(neotier_knobs.dry_run)) {
-		/* As if there were room, so that none is made. */
-		nr = neotier_hotlist_take(dev, granted, now);
-		neotier_hotlist_done(dev, dev->batch, nr);
-		neotier_stat_add(dev, NEOTIER_STAT_DRY_RUN, nr);
-		moved = nr;
-		goto moved;
-	}
-	room = neotier_room(dev);
-	if (!room) {
-		neotier_quota_return(granted);
-		goto no_room;
-	}
-	nr = neotier_hotlist_take(dev, min_t(unsigned long, granted, room), now);
-	if (!nr) {
-		neotier_quota_return(granted);
-		return NEOTIER_SLEEP;
-	}
-	moved = neotier_migrate_batch(dev, nr);
-moved:
-	neotier_quota_return(granted - max(moved, 0));
-	if (moved < 0) {
-		neotier_hotlist_wait(dev, NEOTIER_SKIP_NO_MEMORY);
-		goto no_room;
-	}
-	if (dev->promote_left != NEOTIER_NO_LIMIT)
-		dev->promote_left -= moved;
-	return neotier_hotlist_empty(dev) ? NEOTIER_SLEEP : NEOTIER_AGAIN;
-
-no_room:
-	neotier_hotlist_wait(dev, NEOTIER_SKIP_NO_ROOM);
-	if (!neotier_room_make(dev)) {
-		neotier_stat_add(dev, NEOTIER_STAT_ROOM_HOLDS, 1);
-		return NEOTIER_SLEEP;
-	}
-	neotier_stat_add(dev, NEOTIER_STAT_ROOM_WAITS, 1);
-	return NEOTIER_WAIT_ROOM;
+	return neotier_promote_some(&dev->promotion, min(READ_ONCE(neotier_knobs.batch), NEOTIER_BATCH_MAX),
+				    READ_ONCE(neotier_knobs.dry_run), now);
 }
 
 /* Before the drain: an entry that comes after it makes the device interrupt again. */
@@ -130,15 +118,15 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 
 	lockdep_assert_held(&dev->lock);
 	if (dev->parked || dev->state == NEOTIER_FAILED) {
-		neotier_room_drop(dev);
+		neotier_reserve_drop(dev);
 		dev->decided_ns = now;
 		return NEOTIER_SLEEP;
 	}
 	neotier_source_apply(dev, enabled && !dev->paused);
 	if (!enabled || dev->paused) {
 		WRITE_ONCE(dev->state, enabled ? NEOTIER_PAUSED : NEOTIER_OFF);
-		neotier_hotlist_clear(dev);
-		neotier_room_drop(dev);
+		neotier_hotlist_clear(&dev->hotlist);
+		neotier_reserve_drop(dev);
 		dev->decided_ns = now;
 		return NEOTIER_SLEEP;
 	}
@@ -152,12 +140,12 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	if (dev->state == NEOTIER_FAILED)
 		return NEOTIER_SLEEP;
 	if (READ_ONCE(neotier_knobs.dry_run))
-		neotier_room_drop(dev);
+		neotier_reserve_drop(dev);
 	else
-		neotier_room_keep(dev, now);
+		neotier_reserve_keep(dev, now);
 	what = neotier_hotlist_empty(dev) ? NEOTIER_SLEEP : neotier_promote(dev, now);
 	/* What kswapd makes free is there for the first who asks. */
-	return what == NEOTIER_SLEEP && dev->reserve.fill ? NEOTIER_WAIT_ROOM : what;
+	return what == NEOTIER_SLEEP && dev->room.fill ? NEOTIER_WAIT_ROOM : what;
 }
 
 /*
@@ -168,7 +156,7 @@ static u32 neotier_sleep_us(const struct neotier_device *dev)
 {
 	u32 period_us = READ_ONCE(neotier_knobs.period_us);
 
-	if (READ_ONCE(dev->conf.irq) && (dev->left || !neotier_hotlist_empty(dev)))
+	if (READ_ONCE(dev->conf.irq) && (dev->drain.left || !neotier_hotlist_empty(dev)))
 		return min(period_us, READ_ONCE(dev->conf.epoch_us));
 	return period_us;
 }
@@ -220,6 +208,10 @@ int neotier_promote_create(struct neotier_device *dev)
 {
 	struct task_struct *thread;
 
+	dev->promotion.list = &dev->hotlist;
+	dev->promotion.batch = dev->batch;
+	dev->promotion.ops = &neotier_promote_ops;
+	dev->promotion.owner = dev;
 	thread = kthread_create_on_node(neotier_thread, dev, dev->target_nid, "neotier/%d", dev->id);
 	if (IS_ERR(thread))
 		return PTR_ERR(thread);
@@ -241,8 +233,8 @@ void neotier_promote_park(struct neotier_device *dev, bool answers)
 	dev->parked = true;
 	if (dev->state != NEOTIER_FAILED)
 		WRITE_ONCE(dev->state, NEOTIER_PAUSED);
-	neotier_hotlist_clear(dev);
-	neotier_room_drop(dev);
+	neotier_hotlist_clear(&dev->hotlist);
+	neotier_reserve_drop(dev);
 	mutex_unlock(&dev->lock);
 }
 

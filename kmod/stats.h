@@ -8,7 +8,7 @@
 #define NEOTIER_STATS_H
 
 #include <linux/types.h>
-#include "skip.h"
+#include "promotion/skip.h"
 
 #define NEOTIER_COUNTERS(X) \
 	X(DRAINED,         drained,         "hotlist entries taken from the device") \

@@ -10,7 +10,7 @@
 #define NEOTIER_TRACE_H
 
 #include <linux/tracepoint.h>
-#include "skip.h"
+#include "promotion/skip.h"
 
 #define NEOTIER_SKIP_SYMBOL(NAME, name, text) { NEOTIER_SKIP_##NAME, #name },
 

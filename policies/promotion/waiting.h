@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Hot pages that wait for their turn: the hottest first, by the count that the device reported. Freestanding C, the same
- * object in neotier.ko and in its unit test.
+ * object in neotier.ko, the replay and the unit test.
  *
  * Counts are put into classes, each a quarter of a power of two wide; within a class who came first goes first. So each
  * operation costs the same however many wait, and nothing has to be sorted. What stays behind hotter pages is not kept for

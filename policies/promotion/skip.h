@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0-only */
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Why a hot page was not promoted: the one list that the enum, the trace names, the counters and their sysfs files come
  * from. X(NAME, name, definition); a counter is called stats/skipped_<name>. Append only: traces are compared by number.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
-#include "waiting.h"
+#include "promotion/waiting.h"
 
 #define NEOTIER_NOWHERE 0xffffU
 

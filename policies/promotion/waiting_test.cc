@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of waiting pages: hottest first, bounded, nobody for ever, each counted once.
-#include "waiting.h"
+#include "promotion/waiting.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Confirmation: how many epochs have to report a page, what a gap does, who gives way.
+#include "promotion/confirm.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+struct Table {
+  bool report(uint32_t page, uint64_t epoch, uint32_t wanted = 2) {
+    return neotier_confirmed(entries.data(), page, epoch, wanted);
+  }
+  std::vector<neotier_seen> entries = std::vector<neotier_seen>(NEOTIER_SEEN_ENTRIES);
+};
+
+TEST(Confirm, OneEpochIsEnoughWhereOneIsWanted) {
+  Table table;
+  EXPECT_TRUE(table.report(7, 1, 1));
+  EXPECT_TRUE(table.report(7, 1, 1));
+}
+
+TEST(Confirm, ASecondReportCountsInAnotherEpochOnly) {
+  Table table;
+  EXPECT_FALSE(table.report(7, 1));
+  EXPECT_FALSE(table.report(7, 1));
+  EXPECT_TRUE(table.report(7, 2));
+}
+
+TEST(Confirm, ConfirmedIsForgotten) {
+  Table table;
+  table.report(7, 1);
+  EXPECT_TRUE(table.report(7, 2));
+  EXPECT_FALSE(table.report(7, 3));
+  EXPECT_TRUE(table.report(7, 4));
+}
+
+TEST(Confirm, OneEpochMayBeMissedTwoNot) {
+  Table table;
+  table.report(7, 1);
+  EXPECT_TRUE(table.report(7, 3));
+  table.report(8, 1);
+  EXPECT_FALSE(table.report(8, 4));
+  EXPECT_TRUE(table.report(8, 5));
+}
+
+TEST(Confirm, AsManyEpochsAsWanted) {
+  Table table;
+  for (uint64_t epoch = 1; epoch < 5; ++epoch) EXPECT_FALSE(table.report(7, epoch, 5));
+  EXPECT_TRUE(table.report(7, 5, 5));
+}
+
+// Pages that share a set, by the hash that the table is documented to use: the product's upper bits.
+std::vector<uint32_t> pages_of_one_set(size_t count) {
+  std::vector<uint32_t> pages;
+  for (uint32_t page = 0; pages.size() < count; ++page) {
+    if (page * 0x61C88647U >> (32 - NEOTIER_SEEN_SETS_LOG2) == 0) pages.push_back(page);
+  }
+  return pages;
+}
+
+TEST(Confirm, TheOneUnseenForLongestGivesWay) {
+  const std::vector<uint32_t> pages = pages_of_one_set(NEOTIER_SEEN_WAYS + 1);
+  Table table;
+  for (size_t i = 0; i < NEOTIER_SEEN_WAYS; ++i) table.report(pages[i], 10 + i, 8);
+  table.report(pages[0], 14, 8);
+  table.report(pages[4], 14);
+  EXPECT_TRUE(table.report(pages[2], 14)) << "in place";
+  EXPECT_FALSE(table.report(pages[1], 14)) << "pages[1] was unseen for longest and is gone";
+}
+
+TEST(Confirm, EpochsWrap) {
+  Table table;
+  const uint64_t last = (uint64_t{1} << 28) - 1;
+  table.report(7, last - 1);
+  EXPECT_TRUE(table.report(7, last));
+}
+
+}  // namespace

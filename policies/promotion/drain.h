@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * How many of its reports a device is asked for. In each epoch the first reports are of different pages, later ones more
+ * and more of the same: after half a ring the rest is left, and thrown away unread when the next epoch begins.
+ *
+ * Freestanding C, the same object in neotier.ko, the replay and the unit test. Thread safety: one caller at a time.
+ */
+#ifndef NEOTIER_DRAIN_H
+#define NEOTIER_DRAIN_H
+
+#include "neotier_policy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All zero at first. */
+struct neotier_drain {
+	u64 epoch_ns;	/* when the present allowance began */
+	u32 allowed;	/* reports that may still be read in this epoch */
+	bool left;	/* reports stay in the device for want of use now */
+};
+
+/**
+ * neotier_drain_begin() - an allowance for each epoch
+ * @drain: state
+ * @now_ns: now
+ * @epoch_ns: length of an epoch
+ * @hotlist_size: entries of the device's ring
+ *
+ * Return: whether the reports that are in the device are to be thrown away first.
+ */
+bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size);
+
+/* Reports to read at most, while so many pages wait. */
+u32 neotier_drain_most(struct neotier_drain *drain, u32 waiting);
+
+/* So many were read. */
+void neotier_drain_done(struct neotier_drain *drain, u32 reports);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of a device's ring is read in an epoch.
+#include "promotion/drain.h"
+
+#include <gtest/gtest.h>
+
+#include "promotion/room.h"
+
+namespace {
+
+TEST(Drain, HalfARingInAnEpoch) {
+  neotier_drain drain{};
+  neotier_drain_begin(&drain, 100, 50, 4096);
+  EXPECT_EQ(neotier_drain_most(&drain, 0), 2048u);
+  neotier_drain_done(&drain, 2000);
+  EXPECT_FALSE(drain.left);
+  EXPECT_FALSE(neotier_drain_begin(&drain, 149, 50, 4096));
+  EXPECT_EQ(neotier_drain_most(&drain, 0), 48u);
+  neotier_drain_done(&drain, 48);
+  EXPECT_TRUE(drain.left);
+  EXPECT_EQ(neotier_drain_most(&drain, 0), 0u);
+}
+
+TEST(Drain, WhatIsLeftIsThrownAwayWhenTheNextEpochBegins) {
+  neotier_drain drain{};
+  neotier_drain_begin(&drain, 100, 50, 4096);
+  neotier_drain_most(&drain, 0);
+  neotier_drain_done(&drain, 2048);
+  EXPECT_TRUE(neotier_drain_begin(&drain, 150, 50, 4096));
+  EXPECT_EQ(neotier_drain_most(&drain, 0), 2048u);
+}
+
+TEST(Drain, NothingIsThrownAwayWhereTheAllowanceWasNotUsedUp) {
+  neotier_drain drain{};
+  neotier_drain_begin(&drain, 100, 50, 4096);
+  neotier_drain_most(&drain, 0);
+  neotier_drain_done(&drain, 2047);
+  EXPECT_FALSE(neotier_drain_begin(&drain, 150, 50, 4096));
+}
+
+TEST(Drain, NothingIsReadWhileEnoughWait) {
+  neotier_drain drain{};
+  neotier_drain_begin(&drain, 100, 50, 4096);
+  EXPECT_EQ(neotier_drain_most(&drain, NEOTIER_ENOUGH), 0u);
+  EXPECT_TRUE(drain.left);
+  EXPECT_EQ(neotier_drain_most(&drain, NEOTIER_ENOUGH - 1), 2048u);
+  EXPECT_FALSE(drain.left);
+}
+
+}  // namespace

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of hot pages: duplicates, confirmation, the looks at a page, expiry, overflow.
+#include "promotion/hotlist.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace {
+
+constexpr uint64_t kMs = 1'000'000, kEpoch = 50 * kMs;
+
+struct List {
+  explicit List(uint32_t pages = 64) : queued(neotier_hotlist_words(pages)) {
+    list.queued = queued.data();
+    list.seen = seen.data();
+    list.ops = &kOps;
+    list.owner = this;
+    neotier_hotlist_init(&list, places.data());
+  }
+  void report(uint32_t page, uint64_t now, uint32_t count = 10, uint32_t confirm = 1) {
+    neotier_hotlist_report(&list, page, count, now, kEpoch, confirm);
+  }
+  std::vector<uint32_t> take(uint32_t max, uint64_t now) {
+    std::vector<uint32_t> pages;
+    batch.resize(max);
+    batch.resize(neotier_hotlist_take(&list, batch.data(), max, now));
+    for (const neotier_hot& hot : batch) pages.push_back(hot.page);
+    return pages;
+  }
+  void done() { neotier_hotlist_done(&list, batch.data(), static_cast<uint32_t>(batch.size())); }
+
+  static neotier_skip look(void* owner, uint32_t page, bool owners) {
+    const auto& refused = static_cast<List*>(owner)->refused;
+    const auto found = refused.find({page, owners});
+    return found == refused.end() ? NR_NEOTIER_SKIP : found->second;
+  }
+  static void skip(void* owner, uint32_t page, neotier_skip reason) {
+    static_cast<List*>(owner)->skipped.emplace_back(page, reason);
+  }
+  static constexpr neotier_hotlist_ops kOps = {look, skip};
+
+  std::vector<uint64_t> queued;
+  std::vector<neotier_seen> seen = std::vector<neotier_seen>(NEOTIER_SEEN_ENTRIES);
+  std::vector<neotier_waiting_place> places = std::vector<neotier_waiting_place>(NEOTIER_WAITING_MAX);
+  neotier_hotlist list{};
+  std::map<std::pair<uint32_t, bool>, neotier_skip> refused;
+  std::vector<std::pair<uint32_t, neotier_skip>> skipped;
+  std::vector<neotier_hot> batch;
+};
+
+using Pages = std::vector<uint32_t>;
+using Skipped = std::vector<std::pair<uint32_t, neotier_skip>>;
+
+TEST(Hotlist, ReportedAgainWhileItWaitsOrMovesIsADuplicate) {
+  List list;
+  list.report(5, kMs);
+  list.report(5, kMs);
+  EXPECT_EQ(list.take(10, kMs), (Pages{5}));
+  list.report(5, kMs);
+  EXPECT_EQ(list.skipped, (Skipped{{5, NEOTIER_SKIP_DUPLICATE}, {5, NEOTIER_SKIP_DUPLICATE}}));
+  list.done();
+  list.report(5, kMs);
+  EXPECT_EQ(list.take(10, kMs), (Pages{5}));
+}
+
+TEST(Hotlist, UnconfirmedIsRememberedNotQueued) {
+  List list;
+  list.report(5, 1 * kEpoch, 10, 2);
+  EXPECT_EQ(list.skipped, (Skipped{{5, NEOTIER_SKIP_UNCONFIRMED}}));
+  EXPECT_EQ(list.list.waiting.nr, 0u);
+  list.report(5, 2 * kEpoch, 10, 2);
+  EXPECT_EQ(list.take(10, 2 * kEpoch), (Pages{5}));
+}
+
+TEST(Hotlist, APageIsLookedAtWithItsOwnersWhenItComesAndAgainBeforeItsTurn) {
+  List list;
+  list.refused[{5, true}] = NEOTIER_SKIP_MEMPOLICY;
+  list.refused[{6, false}] = NEOTIER_SKIP_LARGE;
+  list.report(5, kMs);
+  list.report(6, kMs);
+  list.report(7, kMs);
+  EXPECT_EQ(list.take(10, kMs), (Pages{7}));
+  EXPECT_EQ(list.skipped, (Skipped{{5, NEOTIER_SKIP_MEMPOLICY}, {6, NEOTIER_SKIP_LARGE}}));
+  list.refused.clear();
+  list.report(5, kMs);
+  list.report(6, kMs);
+  EXPECT_EQ(list.take(10, kMs), (Pages{5, 6})) << "what was refused may come again";
+}
+
+TEST(Hotlist, ARefusedPageTakesNoPlaceInTheBatch) {
+  List list;
+  list.report(5, kMs, 100);
+  list.report(6, kMs, 10);
+  list.refused[{5, false}] = NEOTIER_SKIP_BUSY;
+  EXPECT_EQ(list.take(1, kMs), (Pages{6}));
+}
+
+TEST(Hotlist, AReportIsOldAfterASecond) {
+  List list;
+  list.report(5, 10 * kMs);
+  list.report(6, 11 * kMs);
+  EXPECT_EQ(list.take(10, 1011 * kMs), (Pages{6}));
+  EXPECT_EQ(list.skipped, (Skipped{{5, NEOTIER_SKIP_EXPIRED}}));
+}
+
+TEST(Hotlist, WhatGoesBackKeepsItsTurn) {
+  List list;
+  for (uint32_t page = 1; page < 5; ++page) list.report(page, kMs);
+  EXPECT_EQ(list.take(3, kMs), (Pages{1, 2, 3}));
+  neotier_hotlist_untake(&list.list, list.batch.data() + 1, 2);
+  EXPECT_EQ(list.take(3, kMs), (Pages{2, 3, 4}));
+}
+
+TEST(Hotlist, WhoHasToWaitIsCountedOnce) {
+  List list;
+  list.report(5, kMs);
+  neotier_hotlist_wait(&list.list, NEOTIER_SKIP_QUOTA);
+  list.report(6, kMs);
+  neotier_hotlist_wait(&list.list, NEOTIER_SKIP_NO_ROOM);
+  EXPECT_EQ(list.skipped, (Skipped{{5, NEOTIER_SKIP_QUOTA}, {6, NEOTIER_SKIP_NO_ROOM}}));
+}
+
+TEST(Hotlist, ClearedItIsAsNew) {
+  List list;
+  list.report(5, kMs);
+  neotier_hotlist_clear(&list.list);
+  EXPECT_TRUE(list.take(10, kMs).empty());
+  list.report(5, kMs);
+  EXPECT_EQ(list.take(10, kMs), (Pages{5}));
+}
+
+TEST(Hotlist, WhenAllPlacesAreTakenTheColdestIsDropped) {
+  List list(NEOTIER_WAITING_MAX + 1);
+  for (uint32_t page = 0; page < NEOTIER_WAITING_MAX; ++page) list.report(page, kMs, page == 7 ? 1 : 100);
+  list.report(NEOTIER_WAITING_MAX, kMs, 200);
+  EXPECT_EQ(list.skipped, (Skipped{{7, NEOTIER_SKIP_OVERFLOW}}));
+  EXPECT_EQ(list.take(1, kMs), (Pages{NEOTIER_WAITING_MAX}));
+  list.done();
+  list.report(7, kMs, 300);
+  EXPECT_EQ(list.take(1, kMs), (Pages{7}));
+}
+
+TEST(Hotlist, ACountBeyondSixteenBitsIsTheLargest) {
+  List list;
+  list.report(5, kMs, 1u << 20);
+  list.take(1, kMs);
+  EXPECT_EQ(list.batch[0].count, 0xffff);
+}
+
+}  // namespace
