@@ -5,12 +5,14 @@
 #   NEOTIER_BIN   folder of kmod_device and kmod_content      (default: the script's)
 #   NEOTIER_ABI   docs/abi/sysfs-kernel-neotier               (default: beside the script)
 #   NEOTIER_FAKE  1: no emulator behind ivshmem; kmod_device plays the device. Tests that need a device that lies run only then.
+#   NEOTIER_SLOW  how many times slower than others the kernel is, for limits on what never comes (default 1)
 #   NEOTIER_BASE, NEOTIER_SIZE  the device's memory, for kmod_device (default 4 GiB, 256 MiB)
 here=$(cd "$(dirname "$0")" && pwd)
 NEOTIER_BIN=${NEOTIER_BIN:-$here}
 NEOTIER_KO=${NEOTIER_KO:-$here/neotier.ko}
 NEOTIER_ABI=${NEOTIER_ABI:-$here/sysfs-kernel-neotier}
 NEOTIER_FAKE=${NEOTIER_FAKE:-0}
+NEOTIER_SLOW=${NEOTIER_SLOW:-1}
 NEOTIER_BASE=${NEOTIER_BASE:-0x100000000}
 NEOTIER_SIZE=${NEOTIER_SIZE:-0x10000000}
 sys=/sys/kernel/neotier
@@ -46,7 +48,7 @@ knob() { echo "$2" > "$sys/$1"; }
 
 # eventually <command...>: waits for a state, not for a time. The limit is for what never comes.
 eventually() {
-	local tries=${TRIES:-1200}
+	local tries=$((1200 * NEOTIER_SLOW))
 	until "$@" > /dev/null 2>&1; do
 		tries=$((tries - 1))
 		[ $tries -gt 0 ] || return 1

@@ -7,14 +7,13 @@
 #   STORM_CYCLES      loads and unloads, bindings and resets of the second part (default 2 of each)
 #   STORM_SEED        (default 1)
 #   STORM_SECONDS     after which the first part ends without its moves (default 600)
-#   STORM_SETTLE      ms that a page may still be on its way after its owner's rules have changed (default 100)
 . "$(dirname "$0")/kmod_lib.sh"
 
 moves=${STORM_MOVES:-3000}
 operations=${STORM_OPERATIONS:-400}
 cycles=${STORM_CYCLES:-2}
 seed=${STORM_SEED:-1}
-settle=${STORM_SETTLE:-100}
+settle=$((100 * NEOTIER_SLOW))	# ms that a page may still be on its way after its owner's rules have changed
 cgroup=/tmp/cgroup
 driver=/sys/bus/pci/drivers/neotier
 
