@@ -71,6 +71,9 @@ for n in 0 1; do
 		-object "memory-backend-file,id=bar$n,size=1M,share=on,mem-path=$work/bar$n"
 		-device "ivshmem-plain,id=device$n,memdev=bar$n,bus=port$n")
 done
+# An interrupt remapper, for x2APIC: its end of interrupt is no write to memory. QEMU 10.0 loses, rarely, such a write of one CPU
+# while another one has it change its map of memory, as a reset or a removal of a device does. The first CPU's timer is silent then.
+devices=(-device "intel-iommu,intremap=on,eim=on" "${devices[@]}")
 mkfifo "$work/monitor.in" "$work/monitor.out"
 # log_buf_len: the tests count lines of the log, which must not run over. watchdog_thresh: what the kernel takes for a
 # stuck CPU may be one that the host did not let run.
