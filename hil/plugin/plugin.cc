@@ -3,7 +3,7 @@
 // NeoProf, guest stores to the BAR to NeoProf's bus, and NeoProf's answers back into the BAR. Runs in QEMU's only vCPU
 // thread (-accel tcg,thread=single); only DeviceThread has another, and waits for it before anything is seen.
 //
-// What it cannot see: page walks, instruction fetches, DMA, prefetches (docs/model.md).
+// What it cannot see: instruction fetches, DMA (docs/model.md).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,7 +29,9 @@
 #include "hil/model/hierarchy.h"
 #include "hil/model/params.h"
 #include "hil/plugin/bar_device.h"
+#include "hil/plugin/guest_memory.h"
 #include "hil/plugin/hot_page_source.h"
+#include "hil/plugin/paging.h"
 #include "hil/plugin/qemu_plugin_api.h"
 #include "hil/plugin/watch.h"
 #include "neoprof_regs.h"
@@ -58,12 +60,9 @@ struct Options {
   Fault fault = Fault::kNone;
   std::string source;  // of a HotPageSource in the profiler's place; empty: none
   uint64_t dram_bytes = 0;
+  GuestMemory ram;  // empty unless page tables are read
   WatchOptions watch;
   std::array<std::string, NR_NEOTIER_STREAM> outputs;  // files for what the guest writes; empty: nowhere
-};
-
-struct InstructionCounts {
-  uint64_t user, kernel;
 };
 
 class Machine final : public DeviceSink, public LineObserver {
@@ -73,7 +72,7 @@ class Machine final : public DeviceSink, public LineObserver {
         bar_(bars.front()),
         mailbox_(reinterpret_cast<neotier_mailbox*>(bar_ + NEOTIER_MAILBOX_OFFSET)),
         true_cxl_(!options.serials.empty()),
-        hierarchy_(options.params, options.cxl_base, true_cxl_ ? 0 : options.cxl_size, this) {
+        hierarchy_(options.params, options.cxl_base, true_cxl_ ? 0 : options.cxl_size, this, &options_.ram) {
     neoprof::Straps straps;
     straps.hpa_base = options.cxl_base;
     straps.hpa_size = options.cxl_size / bars.size();
@@ -104,25 +103,47 @@ class Machine final : public DeviceSink, public LineObserver {
 
   void attach(InstructionCounts* counts) { counts_ = counts; }
 
-  uint64_t instructions() const { return counts_->user + counts_->kernel; }
+  uint64_t instructions() const { return counts_->all(); }
 
   // `is_io`: QEMU emulates the access, as it does for CXL memory behind decoders, and for devices.
-  // `is_streaming`: by an instruction that streams from write-combining memory.
-  void memory(uint64_t pa, uint64_t va, unsigned bytes, bool is_store, bool is_io, bool is_streaming) {
-    if (is_io && !hierarchy_.in_slow_tier(pa)) return;
+  // `is_streaming`: by an instruction that streams from write-combining memory. `pc`: the instruction's address.
+  // True: loaded() wants the value, if it was a load.
+  bool memory(uint64_t pa, uint64_t va, unsigned bytes, bool is_store, bool is_io, bool is_streaming, uint64_t pc) {
+    if (is_io && !hierarchy_.in_slow_tier(pa)) return false;
     if (pa - bars_low_ < bars_span_) {
       for (const auto& device : devices_) {
         if (!device->contains(pa)) continue;
         if (device->offset(pa) < NEOPROF_SIZE) bar_access(*device, pa, bytes, is_store, is_streaming);
-        return;
+        return false;
       }
     }
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
     if (source_) source_->on_access(pa);
-    hierarchy_.access(pa, va, is_store, n);
+    const bool wanted = hierarchy_.access(pa, va, is_store, *counts_, pc);
     const uint64_t in_line = 64 - (pa & 63);
-    if (bytes > in_line) hierarchy_.access(pa + in_line, va + in_line, is_store, n);
+    if (bytes > in_line) hierarchy_.access(behind(pa, va, in_line), va + in_line, is_store, *counts_, pc);
+    return wanted;
+  }
+
+  void loaded(uint64_t pc, uint64_t va, uint64_t value) { hierarchy_.loaded(pc, va, value); }
+
+  // The guest's processor has been told of a new root of page tables (the value of CR3), or of the same one to flush.
+  void set_root(uint64_t root) {
+    constexpr uint64_t kKeep = uint64_t{1} << 63;
+    const bool same = (root & ~kKeep) == root_;
+    root_ = root & ~kKeep;
+    hierarchy_.set_address_space(root_);
+    if (!(root & kKeep)) hierarchy_.flush_tlb(false);
+    if (same) count_flush();
+  }
+  void flush_all() {
+    hierarchy_.flush_tlb(true);
+    count_flush();
+  }
+  void invalidate_page(uint64_t va) {
+    hierarchy_.invalidate_page(va);
+    count_flush();
   }
 
   void mark(unsigned op) {
@@ -196,13 +217,29 @@ class Machine final : public DeviceSink, public LineObserver {
  private:
   static constexpr uint64_t kTickNs = NEOPROF_TICK_US * 1000;
 
+  // The kernel flushes the pages of a range one after another, in a loop that is much shorter than this, and tells
+  // other processors once. A new root is a change of process, of which no other processor is told.
+  static constexpr uint64_t kFlushGap = 100;  // instructions
+  void count_flush() {
+    const uint64_t n = instructions();
+    if (n - flushed_at_ > kFlushGap) hierarchy_.shoot_down();
+    flushed_at_ = n;
+  }
+
+  // The physical address of `va + bytes`, the next line.
+  uint64_t behind(uint64_t pa, uint64_t va, uint64_t bytes) const {
+    if ((va + bytes) % 4096 == 0 && hierarchy_.has_tlb()) {
+      if (const Translation t = hierarchy_.translate(va + bytes); t.present) return t.pa;
+    }
+    return pa + bytes;
+  }
+
   static uint64_t host_ns() {
     return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   }
 
   void publish(neotier_counters& to) {
-    const uint64_t n = instructions();
-    to = hierarchy_.counters(n, counts_->kernel);
+    to = hierarchy_.counters(*counts_);
     uint64_t cycles = 0;
     for (const auto& device : devices_) {
       device->settle();
@@ -255,14 +292,14 @@ class Machine final : public DeviceSink, public LineObserver {
     while (n >= next_tick_) {
       for (const auto& device : devices_) device->tick();
       if (source_) {
-        hierarchy_.spend(source_->tick(hierarchy_.now_ps(n)));
+        hierarchy_.spend(source_->tick(hierarchy_.now_ps(*counts_)));
         devices_.front()->settle();
       }
       next_tick_ += kTickNs >> options_.shift;
       ++ticks_;
     }
     for (const auto& device : devices_) device->mirror_live();
-    if (watch_ && watch_->active()) watch_->tick(hierarchy_.counters(n, counts_->kernel), observe_devices());
+    if (watch_ && watch_->active()) watch_->tick(hierarchy_.counters(*counts_), observe_devices());
     if (ticks_ % 64 == 0) publish(mailbox_->now);
     for (int half = 0; half < 2; ++half) {
       if (n >= calibrate_at_[half]) {
@@ -338,7 +375,7 @@ class Machine final : public DeviceSink, public LineObserver {
       ++mailbox_->lost_marks;
       return;
     }
-    const neotier_counters c = hierarchy_.counters(instructions(), counts_->kernel);
+    const neotier_counters c = hierarchy_.counters(*counts_);
     neotier_mark_record& record = mailbox_->mark[mailbox_->nr_marks++];
     record.kind = mailbox_->arg[1];
     record.value = mailbox_->arg[2];
@@ -369,6 +406,8 @@ class Machine final : public DeviceSink, public LineObserver {
   uint64_t bars_low_ = UINT64_MAX, bars_span_ = 0;  // from the lowest BAR to the end of the highest
   std::unique_ptr<HotPageSource> source_;
   InstructionCounts* counts_ = nullptr;
+  uint64_t root_ = 0;        // of the guest's page tables
+  uint64_t flushed_at_ = 0;  // instructions at the last flush of the TLB
   uint64_t next_tick_ = 0;
   uint64_t ticks_ = 0;
   uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
@@ -385,17 +424,104 @@ qemu_plugin_id_t plugin_id;
 qemu_plugin_scoreboard* scoreboard;
 bool instrument;
 
-void on_memory(unsigned, qemu_plugin_meminfo_t info, uint64_t va, void* streaming) {
+// What an instruction's memory callback has to know of it: its address, and in bit 0 whether it streams.
+void* tag_of(uint64_t pc, bool streaming) { return reinterpret_cast<void*>(pc << 1 | (streaming ? 1 : 0)); }
+
+void on_memory(unsigned, qemu_plugin_meminfo_t info, uint64_t va, void* tag) {
   const qemu_plugin_hwaddr* address = qemu_plugin_get_hwaddr(info, va);
   if (!address) return;
-  machine->memory(qemu_plugin_hwaddr_phys_addr(address), va, 1u << qemu_plugin_mem_size_shift(info),
-                  qemu_plugin_mem_is_store(info), qemu_plugin_hwaddr_is_io(address), streaming != nullptr);
+  const auto pc = reinterpret_cast<uintptr_t>(tag) >> 1;
+  const unsigned shift = qemu_plugin_mem_size_shift(info);
+  const bool is_store = qemu_plugin_mem_is_store(info);
+  const bool wanted = machine->memory(qemu_plugin_hwaddr_phys_addr(address), va, 1u << shift, is_store,
+                                      qemu_plugin_hwaddr_is_io(address), reinterpret_cast<uintptr_t>(tag) & 1, pc);
+  if (!wanted || is_store || (shift != 2 && shift != 3)) return;
+  const qemu_plugin_mem_value value = qemu_plugin_mem_get_value(info);
+  machine->loaded(pc, va, shift == 2 ? value.data.u32 : value.data.u64);
+}
+
+// The registers of the only vCPU that say what the guest does to its TLB; read in callbacks that may read registers.
+class Registers {
+ public:
+  Registers() : buffer_(g_byte_array_new()) {
+    static constexpr std::array<std::string_view, 16> kNames = {"rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
+                                                                "r8",  "r9",  "r10", "r11", "r12", "r13", "r14", "r15"};
+    GArray* all = qemu_plugin_get_registers();
+    const auto* registers = reinterpret_cast<const qemu_plugin_reg_descriptor*>(all->data);
+    for (unsigned i = 0; i < all->len; ++i) {
+      const std::string_view name = registers[i].name;
+      if (name == "cr3") root_ = registers[i].handle;
+      for (size_t general = 0; general < kNames.size(); ++general) {
+        if (name == kNames[general]) general_[general] = registers[i].handle;
+      }
+    }
+    g_array_free(all, 1);
+  }
+  bool complete() const { return root_ && std::find(general_.begin(), general_.end(), nullptr) == general_.end(); }
+  uint64_t root() const { return read(root_); }
+  uint64_t general(int number) const { return number < 0 ? 0 : read(general_[static_cast<size_t>(number)]); }
+
+ private:
+  uint64_t read(qemu_plugin_register* handle) const {
+    g_byte_array_set_size(buffer_, 0);
+    uint64_t value = 0;
+    const int size = qemu_plugin_read_register(handle, buffer_);
+    if (size > 0) std::memcpy(&value, buffer_->data, std::min<size_t>(sizeof value, static_cast<size_t>(size)));
+    return value;
+  }
+  GByteArray* buffer_;
+  qemu_plugin_register* root_ = nullptr;
+  std::array<qemu_plugin_register*, 16> general_{};
+};
+
+Registers* registers;  // null where nobody asks for the guest's paging
+// Of translated code: QEMU keeps pointers to them as long as it lives. One for each operand that there is.
+std::vector<std::unique_ptr<PagingInstruction>>* paging_instructions;
+
+void on_paging(unsigned, void* data) {
+  const auto& instruction = *static_cast<const PagingInstruction*>(data);
+  switch (instruction.kind) {
+    case PagingInstruction::Kind::kRoot:
+      machine->set_root(registers->general(instruction.base));
+      break;
+    case PagingInstruction::Kind::kControl:
+      machine->flush_all();
+      break;
+    case PagingInstruction::Kind::kPage:
+      machine->invalidate_page(registers->general(instruction.base) +
+                               (registers->general(instruction.index) << instruction.scale) +
+                               static_cast<uint64_t>(instruction.displacement));
+      break;
+  }
+}
+
+void watch_paging(qemu_plugin_insn* insn) {
+  uint8_t code[16];
+  const size_t size = qemu_plugin_insn_data(insn, code, sizeof code);
+  const auto found = decode_paging(code, size, qemu_plugin_insn_vaddr(insn) + size);
+  if (!found) return;
+  auto at = std::find_if(paging_instructions->begin(), paging_instructions->end(),
+                         [&](const auto& known) { return *known == *found; });
+  if (at == paging_instructions->end()) {
+    at = paging_instructions->insert(at, std::make_unique<PagingInstruction>(*found));
+  }
+  qemu_plugin_register_vcpu_insn_exec_cb(insn, on_paging, kPluginReadRegs, at->get());
 }
 
 void on_translate(qemu_plugin_id_t, qemu_plugin_tb* tb);
 void on_exit(qemu_plugin_id_t, void*) { machine->finish(); }
 
+bool watches_paging;
+
 void on_vcpu(qemu_plugin_id_t, unsigned vcpu) {
+  if (watches_paging) {
+    registers = new Registers;
+    paging_instructions = new std::vector<std::unique_ptr<PagingInstruction>>;
+    if (!registers->complete()) {
+      std::fprintf(stderr, "neotier plugin: this QEMU does not show the registers that model parameter tlb needs\n");
+      std::_Exit(1);
+    }
+  }
   machine->attach(static_cast<InstructionCounts*>(qemu_plugin_scoreboard_find(scoreboard, vcpu)));
 }
 
@@ -414,6 +540,7 @@ void on_mark(unsigned, void* userdata) {
   const unsigned op = static_cast<unsigned>(reinterpret_cast<uintptr_t>(userdata));
   if (op == NEOTIER_OP_INSTRUMENT) {
     // Translated code carries no memory callbacks yet: drop it all and translate again with them.
+    if (registers) machine->set_root(registers->root());
     if (!instrument) qemu_plugin_reset(plugin_id, on_reset);
     return;
   }
@@ -448,12 +575,12 @@ void on_translate(qemu_plugin_id_t, qemu_plugin_tb* tb) {
   for (size_t i = 0; i < n; ++i) {
     qemu_plugin_insn* insn = qemu_plugin_tb_get_insn(tb, i);
     if (const unsigned op = mark_of(insn); op != 0 && op < NR_NEOTIER_OP) {
-      qemu_plugin_register_vcpu_insn_exec_cb(insn, on_mark, kPluginNoRegs, reinterpret_cast<void*>(uintptr_t{op}));
+      qemu_plugin_register_vcpu_insn_exec_cb(insn, on_mark, kPluginReadRegs, reinterpret_cast<void*>(uintptr_t{op}));
     }
     if (instrument) {
-      static char streaming;
       qemu_plugin_register_vcpu_mem_cb(insn, on_memory, kPluginNoRegs, kPluginMemReadWrite,
-                                       is_streaming_load(insn) ? &streaming : nullptr);
+                                       tag_of(qemu_plugin_insn_vaddr(insn), is_streaming_load(insn)));
+      if (kernel && registers) watch_paging(insn);
     }
   }
 }
@@ -514,6 +641,16 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.source = text;
   } else if (key == "dram_bytes" && is_number) {
     options.dram_bytes = number;
+  } else if (key == "ram") {
+    // FD:BASE:OFFSET:SIZE, where the guest's memory is
+    std::array<uint64_t, 4> numbers{};
+    std::string_view rest = text;
+    for (uint64_t& one : numbers) {
+      const size_t colon = rest.find(':');
+      if (!parse_number(rest.substr(0, colon), one)) return "ram='" + std::string(text) + "': expected four numbers";
+      rest = colon == std::string_view::npos ? "" : rest.substr(colon + 1);
+    }
+    options.ram.add(static_cast<int>(numbers[0]), numbers[1], numbers[2], numbers[3]);
   } else if (key == "fault") {
     if (text == "none")
       options.fault = Fault::kNone;
@@ -538,9 +675,14 @@ int install(qemu_plugin_id_t id, const qemu_info_t* info, int argc, char** argv)
     return fail("needs qemu-system-x86_64 with one vCPU");
   }
   Options options;
-  for (int i = 0; i < argc; ++i) {
-    if (auto error = parse_option(options, argv[i])) return fail(*error);
+  try {
+    for (int i = 0; i < argc; ++i) {
+      if (auto error = parse_option(options, argv[i])) return fail(*error);
+    }
+  } catch (const std::runtime_error& error) {
+    return fail(error.what());
   }
+  if (options.params.tlb != 0 && options.ram.empty()) return fail("model parameter tlb needs ram=");
   if (auto error = check_params(options.params)) return fail(*error);
   const size_t devices = options.bar_paths.size();
   if (devices == 0 || devices > NEOTIER_DEVICES || (!options.serials.empty() && options.serials.size() != devices) ||
@@ -561,6 +703,7 @@ int install(qemu_plugin_id_t id, const qemu_info_t* info, int argc, char** argv)
   } catch (const std::exception& error) {
     return fail(error.what());
   }
+  watches_paging = options.params.tlb != 0 || options.params.shootdown_cpus > 1;
   scoreboard = qemu_plugin_scoreboard_new(sizeof(InstructionCounts));
   plugin_id = id;
   qemu_plugin_register_vcpu_init_cb(id, on_vcpu);

@@ -36,8 +36,42 @@ struct qemu_info_t {
 
 // Values of the interface's enumerations.
 constexpr int kPluginNoRegs = 0;
+constexpr int kPluginReadRegs = 1;
 constexpr int kPluginMemReadWrite = 3;
 constexpr int kPluginInlineAddU64 = 0;
+
+struct qemu_plugin_mem_value {
+  int type;  // 0 to 4: of 1, 2, 4, 8, 16 bytes
+  union {
+    uint8_t u8;
+    uint16_t u16;
+    uint32_t u32;
+    uint64_t u64;
+    struct {
+      uint64_t low, high;
+    } u128;
+  } data;
+};
+
+struct qemu_plugin_register;
+struct qemu_plugin_reg_descriptor {
+  qemu_plugin_register* handle;
+  const char* name;
+  const char* feature;
+};
+
+// GLib's, of which QEMU has its own copy loaded: as much of its contract as is used.
+struct GArray {
+  char* data;
+  unsigned len;
+};
+struct GByteArray {
+  uint8_t* data;
+  unsigned len;
+};
+GByteArray* g_byte_array_new(void);
+GByteArray* g_byte_array_set_size(GByteArray* array, unsigned size);
+char* g_array_free(GArray* array, int free_segment);
 
 using qemu_plugin_simple_cb_t = void (*)(qemu_plugin_id_t);
 using qemu_plugin_udata_cb_t = void (*)(qemu_plugin_id_t, void*);
@@ -66,6 +100,10 @@ bool qemu_plugin_hwaddr_is_io(const qemu_plugin_hwaddr* addr);
 uint64_t qemu_plugin_hwaddr_phys_addr(const qemu_plugin_hwaddr* addr);
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
 unsigned qemu_plugin_mem_size_shift(qemu_plugin_meminfo_t info);
+uint64_t qemu_plugin_insn_vaddr(const qemu_plugin_insn* insn);
+qemu_plugin_mem_value qemu_plugin_mem_get_value(qemu_plugin_meminfo_t info);
+GArray* qemu_plugin_get_registers(void);
+int qemu_plugin_read_register(qemu_plugin_register* handle, GByteArray* buffer);
 qemu_plugin_scoreboard* qemu_plugin_scoreboard_new(size_t element_size);
 void* qemu_plugin_scoreboard_find(qemu_plugin_scoreboard* score, unsigned vcpu_index);
 

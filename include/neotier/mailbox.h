@@ -21,7 +21,7 @@ extern "C" {
 #define NEOTIER_HOTSET_BYTES 0x80000u         /* 4 Mi pages: a table of 16 GiB */
 #define NEOTIER_OUTPUT_OFFSET 0x70000u        /* in the BAR: a piece of the program's output for NEOTIER_OP_OUTPUT */
 #define NEOTIER_OUTPUT_BYTES 0x10000u
-#define NEOTIER_MAILBOX_VERSION 4u
+#define NEOTIER_MAILBOX_VERSION 5u
 #define NEOTIER_DEVICES 4u               /* memory devices with a profiler, at most */
 #define NEOTIER_MARKS 2048u
 #define NEOTIER_REPORT_BYTES 32768u
@@ -74,6 +74,9 @@ struct neotier_counters {
 	uint64_t stall_ps[2];         /* of those fills */
 	uint64_t device_reads, device_writes; /* requests to the CXL memory device */
 	uint64_t bar_reads, bar_writes;
+	uint64_t prefetched, dependent; /* with model parameter `streams`: fills that came early; misses that waited for another */
+	uint64_t walks[3];            /* with `tlb`: page walks that ended at a page of 4 KiB, 2 MiB, 1 GiB */
+	uint64_t shootdowns;          /* batches of TLB flushes */
 };
 
 /* Requests to one memory device since instrumentation began; monotonic. */

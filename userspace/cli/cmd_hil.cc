@@ -206,6 +206,7 @@ RunOptions finish_options(Arguments& arguments, const std::vector<std::string>& 
   options.thp = arguments.thp == "always"    ? hil::Thp::kAlways
                 : arguments.thp == "madvise" ? hil::Thp::kMadvise
                                              : hil::Thp::kNever;
+  options.params = hil::default_params(options.model_version);
   for (const std::string& setting : arguments.model) {
     const size_t equals = setting.find('=');
     if (equals == std::string::npos) {
@@ -556,12 +557,20 @@ int compare_command(Arguments& arguments) {
   return whole.size() == results.size() ? 0 : 1;
 }
 
-int params_command(bool json) {
+void add_model_version(CLI::App& command, uint32_t& version) {
+  command
+      .add_option("--model-version", version,
+                  "defaults of the timing model. 1: no TLB, one overlap for all misses; 2: TLB, streams, kernel's cost")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, hil::kModelVersions));
+}
+
+int params_command(uint32_t version, bool json) {
   if (json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const hil::ParamInfo& info : hil::param_table()) {
       list.push_back({{"name", info.name},
-                      {"default", info.value},
+                      {"default", info.values.at(version - 1)},
                       {"min", info.min},
                       {"max", info.max},
                       {"unit", info.unit},
@@ -571,7 +580,7 @@ int params_command(bool json) {
     return 0;
   }
   for (const hil::ParamInfo& info : hil::param_table()) {
-    fmt::print("{:<14} {:>8}  {:<18} {}\n", info.name, info.value, info.unit, info.source);
+    fmt::print("{:<14} {:>8}  {:<18} {}\n", info.name, info.values.at(version - 1), info.unit, info.source);
   }
   return 0;
 }
@@ -614,6 +623,7 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_option("--name", a.run.name, "the program's name in figures and reports; runs of one name are compared");
   command.add_option("--roi-after", a.run.roi_after, "measure from the moment TEXT appears on the program's output");
   command.add_option("--roi-until", a.run.roi_until, "end the run when TEXT appears in the measured region");
+  add_model_version(command, a.run.model_version);
   command.add_option("--model", a.model, "NAME=VALUE of the timing model (see `neotier hil params`)")
       ->allow_extra_args(false);
   command.add_option("--knob", a.run.knobs, "KEY=VALUE of /sys/kernel/neotier, where the module is loaded")
@@ -718,7 +728,9 @@ void add_hil(CLI::App& app, int& status) {
   CLI::App* params = hil->add_subcommand("params", "the timing model's parameters, defaults and their sources");
   auto as_json = std::make_shared<bool>(false);
   params->add_flag("--json", *as_json, "as JSON");
-  params->callback([as_json, &status] { status = params_command(*as_json); });
+  const auto version = std::make_shared<uint32_t>(hil::kDefaultModelVersion);
+  add_model_version(*params, *version);
+  params->callback([as_json, version, &status] { status = params_command(*version, *as_json); });
 
   CLI::App* policies = hil->add_subcommand("policies", "the placement policies");
   policies->callback([&status] {

@@ -194,17 +194,18 @@ void settings_table(Page& page, const Group& group) {
       if (value.is_string()) sysctls += (sysctls.empty() ? "" : " ") + value.get<std::string>();
     }
   }
-  page.table("Settings", {"setting", "value"},
-             {{"program", group.program},
-              {"machine", text_at(run, "/machine") + " (emulated by QEMU, one CPU)"},
-              {"guest kernel", text_at(run, "/kernel")},
-              {"DRAM free at the start", bytes("/dram_bytes")},
-              {"CXL memory", bytes("/cxl_bytes")},
-              {"transparent huge pages", text_at(run, "/thp")},
-              {"guest ns an instruction", "2^" + text_at(run, "/shift")},
-              {"seeds", seed_list.empty() ? "-" : seed_list},
-              {"timing model", params.empty() ? "-" : params},
-              {"sysctls for all", sysctls.empty() ? "none" : sysctls}});
+  page.table(
+      "Settings", {"setting", "value"},
+      {{"program", group.program},
+       {"machine", text_at(run, "/machine") + " (emulated by QEMU, one CPU)"},
+       {"guest kernel", text_at(run, "/kernel")},
+       {"DRAM free at the start", bytes("/dram_bytes")},
+       {"CXL memory", bytes("/cxl_bytes")},
+       {"transparent huge pages", text_at(run, "/thp")},
+       {"guest ns an instruction", "2^" + text_at(run, "/shift")},
+       {"seeds", seed_list.empty() ? "-" : seed_list},
+       {"timing model", params.empty() ? "-" : fmt::format("version {}: {}", text_at(run, "/model_version"), params)},
+       {"sysctls for all", sysctls.empty() ? "none" : sysctls}});
 }
 
 // Speed-up over `none` for each program, and the geometric means.

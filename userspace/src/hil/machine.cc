@@ -51,13 +51,33 @@ void close_all(std::vector<int>& descriptors) {
   descriptors.clear();
 }
 
+// The backend of a node's memory.
+std::string memory_backend(const QemuPlan& plan, size_t node, uint64_t bytes) {
+  if (!plan.ram) return fmt::format("memory-backend-ram,id=m{},size={}", node, bytes);
+  return fmt::format("memory-backend-file,id=m{},size={},share=on,mem-path=/proc/self/fd/{}", node, bytes,
+                     plan.ram->nodes().at(node));
+}
+
+// Where the plugin finds what the guest has at an address: q35 puts node 0's memory under the hole below 4 GiB, and the
+// rest of it, then node 1's, above.
+std::string ram_arguments(const QemuPlan& plan) {
+  if (!plan.ram) return "";
+  const Layout& map = plan.layout;
+  const std::vector<int>& nodes = plan.ram->nodes();
+  std::string text = fmt::format(",ram={}:0:0:{}", nodes[0], map.below_4g);
+  if (map.node0 > map.below_4g) {
+    text += fmt::format(",ram={}:{}:{}:{}", nodes[0], 4096 * kMiB, map.below_4g, map.node0 - map.below_4g);
+  }
+  return text + fmt::format(",ram={}:{}:0:{}", nodes[1], map.numa_base, map.slow);
+}
+
 std::vector<std::string> numa_arguments(const QemuPlan& plan) {
   const Params& p = plan.params;
   const auto hmat = [](int target, const char* type, const std::string& value) {
     return fmt::format("hmat-lb,initiator=0,target={},hierarchy=memory,data-type=access-{},{}={}", target, type, type,
                        value);
   };
-  return {"-object", fmt::format("memory-backend-ram,id=m1,size={}", plan.layout.slow),
+  return {"-object", memory_backend(plan, 1, plan.layout.slow),
           "-numa",   "node,nodeid=0,memdev=m0,cpus=0",
           "-numa",   "node,nodeid=1,memdev=m1,initiator=0",
           "-numa",   hmat(0, "latency", std::to_string(p.dram_ns)),
@@ -170,6 +190,19 @@ void Bars::started() {
   close_all(event_fds_);
 }
 
+GuestRam::GuestRam(const Layout& layout) {
+  for (const uint64_t bytes : {layout.node0, layout.slow}) {
+    nodes_.push_back(memfd_create("neotier-ram", MFD_CLOEXEC));
+    if (nodes_.back() >= 0 && ftruncate(nodes_.back(), static_cast<off_t>(bytes)) == 0) continue;
+    const int error = errno;
+    close_all(nodes_);
+    errno = error;
+    fail("cannot make shared memory for the guest");
+  }
+}
+
+GuestRam::~GuestRam() { close_all(nodes_); }
+
 // A guest with this machine's clock takes its timer for broken where this machine is busy, and panics: it must not
 // check.
 //
@@ -183,6 +216,7 @@ std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars) {
   for (const int fd : bars.event_fds()) plugin += fmt::format(",irq_fd={}", fd);
   plugin += fmt::format(",cxl_base={:#x},cxl_size={:#x},shift={}{}", plan.layout.numa_base, plan.layout.slow,
                         plan.shift, plan.plugin_options);
+  plugin += ram_arguments(plan);
   for (const ParamInfo& info : param_table()) plugin += fmt::format(",{}={}", info.name, plan.params.*info.field);
 
   std::vector<std::string> command = {
@@ -193,7 +227,7 @@ std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars) {
       "-m", fmt::format("{}M", (plan.layout.node0 + (cxl ? 0 : plan.layout.slow)) / kMiB), "-seed",
       std::to_string(plan.seed), "-rtc", "base=2026-01-01T00:00:00,clock=vm", "-nodefaults", "-display", "none",
       "-monitor", "none", "-no-reboot", "-serial", fmt::format("file:{}", plan.console_log.string()), "-object",
-      fmt::format("memory-backend-ram,id=m0,size={}", plan.layout.node0)};
+      memory_backend(plan, 0, plan.layout.node0)};
   const auto add = [&](const std::vector<std::string>& more) {
     command.insert(command.end(), more.begin(), more.end());
   };

@@ -71,6 +71,20 @@ class Bars {
   std::vector<int> memory_, own_ends_, server_ends_, event_fds_;
 };
 
+// The guest's RAM, node by node, where the plugin reads its page tables: shared memory without a name. Not thread-safe.
+class GuestRam {
+ public:
+  // Throws std::runtime_error.
+  explicit GuestRam(const Layout& layout);
+  ~GuestRam();
+  GuestRam(const GuestRam&) = delete;
+  GuestRam& operator=(const GuestRam&) = delete;
+  const std::vector<int>& nodes() const { return nodes_; }  // descriptors that QEMU has to have
+
+ private:
+  std::vector<int> nodes_;
+};
+
 struct QemuPlan {
   MachineOptions machine;
   Layout layout;
@@ -83,6 +97,7 @@ struct QemuPlan {
   std::string plugin_options;  // further ones, each with its comma before it
   // The guest can read this machine's files, and its clock is this machine's: nothing then repeats.
   bool share_files = false;
+  const GuestRam* ram = nullptr;  // where the parameters ask for a TLB; else QEMU has memory of its own
 };
 
 std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars);

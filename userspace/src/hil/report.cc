@@ -183,6 +183,17 @@ Json to_json(const RunResult& run) {
                       {"cxl", (e.stall_ps[1] - b.stall_ps[1]) / 1000}};
   json["device_requests"] = {{"reads", e.device_reads - b.device_reads}, {"writes", e.device_writes - b.device_writes}};
   json["register_accesses"] = {{"reads", e.bar_reads - b.bar_reads}, {"writes", e.bar_writes - b.bar_writes}};
+  if (run.options.params.streams != 0) {
+    json["prefetched_fills"] = e.prefetched - b.prefetched;
+    json["dependent_misses"] = e.dependent - b.dependent;
+  }
+  if (run.options.params.tlb != 0) {
+    json["page_walks"] = {
+        {"4k", e.walks[0] - b.walks[0]}, {"2m", e.walks[1] - b.walks[1]}, {"1g", e.walks[2] - b.walks[2]}};
+  }
+  if (run.options.params.tlb != 0 || run.options.params.shootdown_cpus > 1) {
+    json["shootdowns"] = e.shootdowns - b.shootdowns;
+  }
   if (run.options.machine.kind == MachineKind::kCxl) {
     Json devices = Json::array();
     for (size_t i = 0; i < run.devices.size(); ++i) {
@@ -196,6 +207,7 @@ Json to_json(const RunResult& run) {
   }
   json["profiler"] = profiler_json(run.options);
   json["free_bytes"] = {{"dram", run.free_bytes[0]}, {"cxl", run.free_bytes[1]}};
+  json["model_version"] = run.options.model_version;
   Json params;
   for (const ParamInfo& info : param_table()) params[std::string(info.name)] = run.options.params.*info.field;
   json["params"] = params;

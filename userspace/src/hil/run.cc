@@ -275,6 +275,11 @@ void check_machine(const RunOptions& options) {
       (machine.devices != 1 || machine.granularity != MachineOptions{}.granularity)) {
     throw std::runtime_error("--cxl-devices and --cxl-granularity are of --machine cxl");
   }
+  if (machine.kind == MachineKind::kCxl && options.params.tlb != 0) {
+    throw std::runtime_error(
+        "--machine cxl: the model's page walks read memory that QEMU does not share there; use --model-version 1 or "
+        "--model tlb=0");
+  }
   if (machine.kind == MachineKind::kCxl && options.kernel != kKernels.front()) {
     throw std::runtime_error(fmt::format(
         "--machine cxl needs kernel {}: Debian's {} cannot make system memory of a CXL region (no DEV_DAX_CXL)",
@@ -341,6 +346,9 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
     plugin += fmt::format(",{}={}", stream, escape_commas(fs::absolute(directory_ / file)));
   }
   plugin += watch_arguments(options_, directory_);
+  if (rehearsal) options_.params.tlb = 0;  // nothing is modelled
+  std::optional<GuestRam> ram;
+  if (options_.params.tlb != 0) ram.emplace(map);
   const QemuPlan plan{.machine = options_.machine,
                       .layout = map,
                       .params = options_.params,
@@ -352,10 +360,13 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
                       .kernel_arguments = kernel_arguments(options_.thp),
                       .plugin = installation_.plugin,
                       .plugin_options = plugin,
-                      .share_files = rehearsal};
+                      .share_files = rehearsal,
+                      .ram = ram ? &*ram : nullptr};
   std::vector<std::string> environment;
   if (!rehearsal) environment.push_back(fmt::format("LD_PRELOAD={}", installation_.clock.string()));
-  qemu_.emplace(qemu_command(plan, *bars_), directory_ / "qemu.log", bars_->inherited(), environment);
+  std::vector<int> inherited = bars_->inherited();
+  if (ram) inherited.insert(inherited.end(), ram->nodes().begin(), ram->nodes().end());
+  qemu_.emplace(qemu_command(plan, *bars_), directory_ / "qemu.log", inherited, environment);
   bars_->started();
 }
 

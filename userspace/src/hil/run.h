@@ -48,6 +48,7 @@ struct RunOptions {
   uint64_t seed = 1;
   std::optional<uint32_t> shift;  // guest ns an instruction = 2^shift; unset: calibrated on `none`
   std::string roi_after, roi_until;
+  uint32_t model_version = kDefaultModelVersion;  // whose defaults `params` began with
   Params params = default_params();
   std::vector<std::string> knobs;    // KEY=VALUE of /sys/kernel/neotier
   std::vector<std::string> sysctls;  // NAME=VALUE, for every policy, after the policy's own settings
