@@ -22,8 +22,8 @@
 
 /* The newest series that the module's tests have run on. */
 #ifndef NEOTIER_TESTED_MAJOR
-#define NEOTIER_TESTED_MAJOR 6
-#define NEOTIER_TESTED_MINOR 12
+#define NEOTIER_TESTED_MAJOR 7
+#define NEOTIER_TESTED_MINOR 3
 #endif
 #define NEOTIER_KERNEL_UNTESTED \
 	(KERNEL_VERSION(LINUX_VERSION_MAJOR, LINUX_VERSION_PATCHLEVEL, 0) > \
