@@ -14,6 +14,7 @@
 
 #include "neotier/mark.h"
 #include "neotier/standard_output.h"
+#include "random.h"
 
 namespace {
 
@@ -21,17 +22,7 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kWordsPerPage = kPageBytes / 8;
 constexpr uint32_t kHotShare = 3865470566u;  // 0.9 x 2^32
 
-// SplitMix64 (Steele, Lea and Flood 2014): one multiply chain a number, any seed.
-struct Random {
-  uint64_t state;
-  uint64_t next() {
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-  }
-  uint32_t below(uint32_t n) { return static_cast<uint32_t>((next() >> 32) * n >> 32); }
-};
+using neotier::Random;
 
 struct Gups {
   uint64_t* table;
