@@ -81,6 +81,28 @@ TEST(Queue, OverlappedMissesStillTakeTheTiersTime) {
   EXPECT_EQ(m.load(kCxlBase + far(2)), 100'000u - 240);
 }
 
+TEST(Queue, AWriteBackDelaysNothingThatWasSentBeforeIt) {
+  Params p = with_streams();
+  p.dram_mb_s = 100'000;  // .64 ns a line
+  p.l1_kib = p.l1_ways = 4;
+  p.l2_kib = 64;
+  p.llc_kib = 256;
+  Machine m(p);
+  // Every line is written, so that each miss, once the caches are full, throws a dirty line out.
+  uint64_t misses = 0, stall = 0;
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    const uint64_t one = m.load(far(i % 2000), 10);
+    m.h.access(far(i % 2000), far(i % 2000), true, m.n, 2);
+    if (i < 10'000) continue;
+    ++misses;
+    stall += one;
+  }
+  EXPECT_GT(m.h.counters(m.n).writebacks[kDram], misses);
+  // Twelve at a time, and fewer where the queue of both is waited for.
+  EXPECT_GE(stall, misses * 90'000 / 13);
+  EXPECT_LE(stall, misses * 90'000 / 10);
+}
+
 TEST(Chase, ALoadOfAPointerWaitsForTheLoadThatGaveIt) {
   Machine m;
   uint64_t stall = 0;
