@@ -151,6 +151,9 @@ class Hierarchy {
            count_.stall_ps[kCxl];
   }
 
+  // Charged so far for the fills of `tier`; a fill has been charged when its line is observed.
+  uint64_t stall_ps(Tier tier) const { return count_.stall_ps[tier]; }
+
   // Totals; instructions are the caller's to add.
   neotier_counters counters(const InstructionCounts& n) const {
     neotier_counters c = count_;

@@ -31,6 +31,7 @@
 #include "hil/plugin/bar_device.h"
 #include "hil/plugin/guest_memory.h"
 #include "hil/plugin/hot_page_source.h"
+#include "hil/plugin/page_counts.h"
 #include "hil/plugin/paging.h"
 #include "hil/plugin/qemu_plugin_api.h"
 #include "hil/plugin/watch.h"
@@ -62,8 +63,17 @@ struct Options {
   uint64_t dram_bytes = 0;
   GuestMemory ram;  // empty unless page tables are read
   WatchOptions watch;
+  PageCountsOptions pages;
   std::array<std::string, NR_NEOTIER_STREAM> outputs;  // files for what the guest writes; empty: nowhere
 };
+
+// The guest's memory at a kernel address. Only in a callback of the vCPU.
+bool read_guest(uint64_t va, void* to, size_t bytes) {
+  static GByteArray* const buffer = g_byte_array_new();
+  if (!qemu_plugin_read_memory_vaddr(va, buffer, bytes)) return false;
+  std::memcpy(to, buffer->data, bytes);
+  return true;
+}
 
 class Machine final : public DeviceSink, public LineObserver {
  public:
@@ -98,7 +108,13 @@ class Machine final : public DeviceSink, public LineObserver {
     source_ = make_hot_page_source(options.source, options.params,
                                    {options.cxl_base, options.cxl_size, options.dram_bytes >> 12},
                                    [this](uint64_t pa) { devices_.front()->observe(pa - options_.cxl_base, false); });
-    if (source_ || watch_) hierarchy_.set_observer(this);
+    if (!options.pages.path.empty()) {
+      PageCountsOptions pages = options.pages;
+      pages.cxl_base = options.cxl_base;
+      pages.end = options.cxl_base + options.cxl_size;
+      pages_ = std::make_unique<PageCounts>(pages, read_guest);
+    }
+    if (source_ || watch_ || pages_) hierarchy_.set_observer(this);
   }
 
   void attach(InstructionCounts* counts) { counts_ = counts; }
@@ -120,6 +136,7 @@ class Machine final : public DeviceSink, public LineObserver {
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
     if (source_) source_->on_access(pa);
+    accessed_va_ = va;
     const bool wanted = hierarchy_.access(pa, va, is_store, *counts_, pc);
     const uint64_t in_line = 64 - (pa & 63);
     if (bytes > in_line) hierarchy_.access(behind(pa, va, in_line), va + in_line, is_store, *counts_, pc);
@@ -165,6 +182,9 @@ class Machine final : public DeviceSink, public LineObserver {
           calibrate_at_[1] = instructions() + options_.calibrate;
         }
         if (watch_) watch_->begin(mailbox_->begin, observe_devices());
+        if (pages_) {
+          pages_->begin(mailbox_->begin.modelled_ps, {mailbox_->begin.stall_ps[0], mailbox_->begin.stall_ps[1]});
+        }
         break;
       case NEOTIER_OP_ROI_END:
         publish(mailbox_->end);
@@ -172,6 +192,7 @@ class Machine final : public DeviceSink, public LineObserver {
         mailbox_->guest_ns[1] = mailbox_->arg[0];
         mailbox_->host_ns[1] = host_ns();
         if (watch_ && watch_->active()) watch_->end(mailbox_->end, observe_devices());
+        if (pages_) pages_->end();
         mailbox_->roi_state = 2;
         break;
       case NEOTIER_OP_MARK:
@@ -198,7 +219,9 @@ class Machine final : public DeviceSink, public LineObserver {
       publish(mailbox_->end);
       publish_devices(1);
     }
-    if (watch_ && mailbox_->roi_state != 2) watch_->abandon();
+    if (mailbox_->roi_state == 2) return;
+    if (watch_) watch_->abandon();
+    if (pages_) pages_->abandon();
   }
 
   // DeviceSink
@@ -211,6 +234,8 @@ class Machine final : public DeviceSink, public LineObserver {
   // LineObserver, where somebody wants to know
   void line(uint64_t hpa, bool cxl, bool is_write) override {
     if (watch_ && watch_->active()) watch_->line(hpa, cxl, is_write);
+    if (pages_ && pages_->active())
+      pages_->line(hpa, cxl, is_write, accessed_va_, hierarchy_.stall_ps(cxl ? kCxl : kDram));
     if (source_ && !is_write) source_->on_fill(hpa);
   }
 
@@ -300,6 +325,7 @@ class Machine final : public DeviceSink, public LineObserver {
     }
     for (const auto& device : devices_) device->mirror_live();
     if (watch_ && watch_->active()) watch_->tick(hierarchy_.counters(*counts_), observe_devices());
+    if (pages_ && pages_->active()) pages_->tick(hierarchy_.now_ps(*counts_));
     if (ticks_ % 64 == 0) publish(mailbox_->now);
     for (int half = 0; half < 2; ++half) {
       if (n >= calibrate_at_[half]) {
@@ -411,7 +437,9 @@ class Machine final : public DeviceSink, public LineObserver {
   uint64_t next_tick_ = 0;
   uint64_t ticks_ = 0;
   uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
-  std::unique_ptr<Watch> watch_;  // null unless asked for
+  std::unique_ptr<Watch> watch_;       // null unless asked for
+  std::unique_ptr<PageCounts> pages_;  // likewise
+  uint64_t accessed_va_ = 0;           // by the guest, now
   std::array<int, NR_NEOTIER_STREAM> outputs_{-1, -1, -1};
   std::array<uint64_t, NR_NEOTIER_STREAM> written_{};
   std::array<DeviceCounters, NEOTIER_DEVICES> observed_of_;
@@ -623,6 +651,10 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.watch.timeline_path = text;
   } else if (key == "record") {
     options.watch.record_path = text;
+  } else if (key == "pages") {
+    options.pages.path = text;
+  } else if (key == "pages_epoch_us" && is_number && number <= 1'000'000'000) {
+    options.pages.epoch_ps = number * 1'000'000;
   } else if (key == "output") {
     options.outputs[NEOTIER_STREAM_OUTPUT] = text;
   } else if (key == "error") {

@@ -104,6 +104,7 @@ uint64_t qemu_plugin_insn_vaddr(const qemu_plugin_insn* insn);
 qemu_plugin_mem_value qemu_plugin_mem_get_value(qemu_plugin_meminfo_t info);
 GArray* qemu_plugin_get_registers(void);
 int qemu_plugin_read_register(qemu_plugin_register* handle, GByteArray* buffer);
+bool qemu_plugin_read_memory_vaddr(uint64_t addr, GByteArray* data, size_t len);
 qemu_plugin_scoreboard* qemu_plugin_scoreboard_new(size_t element_size);
 void* qemu_plugin_scoreboard_find(qemu_plugin_scoreboard* score, unsigned vcpu_index);
 
