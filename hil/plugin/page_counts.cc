@@ -172,7 +172,9 @@ void PageCounts::census() {
       settle(number, frame, owner);
       if (anonymous && frame.page == kNoPage) add_page(number, frame);
       flush(number, frame);
-      if (frame.page != kNoPage) pages_[frame.page].last = epoch_;
+      if (frame.page == kNoPage) continue;
+      pages_[frame.page].last = epoch_;
+      pages_[frame.page].seen = 1;
     }
   }
 }

@@ -126,6 +126,8 @@ TEST_F(PageCountsTest, AFrameGivenOutAgainWithinAnEpochIsAnotherPage) {
   fill(3, 0x31000, 6);
   finish();
   EXPECT_EQ(fills_of(1), (Fills{{{30, 0}, 5}, {{31, 0}, 6}}));
+  EXPECT_EQ(got_pages_[0].seen, 0);
+  EXPECT_EQ(got_pages_[1].seen, 1);
 }
 
 TEST_F(PageCountsTest, AnonymousPagesThatAreNotFilledAreThere) {

@@ -49,7 +49,8 @@ struct neotier_page {
 	uint8_t kind;               /* enum neotier_page_kind, as last seen */
 	uint8_t cxl;
 	uint8_t locked;             /* unevictable: its owner chose where it stays */
-	uint8_t pad[5];
+	uint8_t seen;               /* at the end of an epoch; else it came and went within `birth` */
+	uint8_t pad[4];
 };
 
 #ifdef __cplusplus

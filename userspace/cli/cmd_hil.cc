@@ -60,7 +60,7 @@ constexpr uint64_t kMiB = 1ull << 20;
 struct Arguments {
   RunOptions run;
   std::string dram, cxl, thp = "never", machine = "numa", rehearsal = "auto";
-  std::optional<bool> tty;
+  std::optional<bool> tty, oracle;
   std::vector<std::string> model, files, policies;
   int shift = -1;
   uint64_t jobs = 0;  // 0: as many as there are processors and memory for
@@ -241,6 +241,15 @@ RunOptions finish_options(Arguments& arguments, const std::vector<std::string>& 
   hil::check_knobs(options, policies);
   hil::check_sysctls(options);
   hil::check_memory(options, machines);
+  const bool has_none = std::find(policies.begin(), policies.end(), "none") != policies.end();
+  if (arguments.oracle.value_or(false) && !has_none) {
+    throw std::runtime_error("--oracle is computed from a run of policy none: name that one too");
+  }
+  if (arguments.oracle.value_or(false) && !hil::tells_pages(options)) {
+    throw std::runtime_error(fmt::format("--oracle needs --machine numa and --kernel {}", hil::kKernels.front()));
+  }
+  // Where several policies are compared, what they could have won belongs to it.
+  options.oracle = arguments.oracle.value_or(policies.size() > 1) && has_none && hil::tells_pages(options);
   if (arguments.shift >= 0) options.shift = static_cast<uint32_t>(arguments.shift);
   return options;
 }
@@ -516,6 +525,7 @@ int compare_command(Arguments& arguments) {
   for (const std::string& policy : arguments.policies) {
     jobs.push_back({prepared.options, prepared.shift});
     jobs.back().options.policy = policy;
+    jobs.back().options.oracle &= policy == "none";
   }
   auto runs = run_all(installation, jobs, arguments.jobs, work.path(), prepared.instructions);
   std::vector<RunResult> results, whole;
@@ -527,6 +537,7 @@ int compare_command(Arguments& arguments) {
   for (RunResult& result : results) {
     if (!succeeded(result)) continue;
     result.remark = hil::why_nothing(result, none == results.end() ? nullptr : &*none);
+    if (none != results.end() && none->oracle) result.share_won = none->oracle->share_won(result.modelled_ns);
     whole.push_back(result);
   }
   if (!whole.empty()) std::fputs(hil::table(whole).c_str(), stdout);
@@ -653,6 +664,17 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_flag("--moves", a.run.moves,
                    "--timeline with pages promoted and demoted, read in the guest every 100 ms: figures move as with "
                    "another seed");
+  command.add_flag("--oracle,!--no-oracle", a.oracle,
+                   "what the best placement would have won, from the run of policy none; default: in a comparison "
+                   "that has it");
+  command.add_option("--oracle-epoch", a.run.oracle_epoch_ms, "modelled ms in which the oracle leaves pages alone")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1000000u));
+  command
+      .add_option("--oracle-move-ns", a.run.oracle_move_ns,
+                  "modelled ns that the kernel takes to move a page, beside copying it")
+      ->capture_default_str()
+      ->check(CLI::Range(0u, 1000000000u));
   command.add_option("--logs", a.directory, "keep console and QEMU logs in this folder");
   command.add_option("--device", a.run.device, "device in the loop: the Verilated RTL or its golden model")
       ->capture_default_str()

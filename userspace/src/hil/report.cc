@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace neotier::hil {
 
@@ -146,6 +147,36 @@ Json profiler_json(const RunOptions& options) {
   return json;
 }
 
+constexpr std::array<const char*, NR_NEOTIER_PAGE_KIND> kKinds = {"anonymous", "huge", "shmem", "file", "kernel"};
+
+Json by_kind_json(const neotier_page_counts_header& sums) {
+  Json json;
+  for (const int tier : {0, 1}) {
+    Json& kinds = json[tier == 0 ? "dram" : "cxl"];
+    for (size_t kind = 0; kind < kKinds.size(); ++kind) {
+      const neotier_page_fills& sum = sums.sum[tier][kind];
+      kinds[kKinds[kind]] = {{"fills", sum.fills}, {"writebacks", sum.writebacks}, {"stall_ns", sum.stall_ps / 1000}};
+    }
+  }
+  return json;
+}
+
+Json oracle_json(const Oracle& oracle) {
+  const auto placement = [&](const Placement& p) {
+    return Json{{"speedup", oracle.speedup(p.saved_ps)}, {"at_most", oracle.speedup(p.at_most_ps)}};
+  };
+  const auto moves = [&](const Placement& p) {
+    Json json = placement(p);
+    json["promoted_pages"] = p.promoted;
+    json["demoted_pages"] = p.demoted;
+    return json;
+  };
+  return {{"epoch_ns", oracle.epoch_ns},          {"epochs", oracle.epochs},        {"pages", oracle.pages},
+          {"dram_pages", oracle.capacity},        {"move_ns", oracle.move_ns},      {"static", placement(oracle.fixed)},
+          {"dynamic", placement(oracle.dynamic)}, {"costed", moves(oracle.costed)}, {"in_reach", moves(oracle.reached)},
+          {"beyond_reach", oracle.beyond_reach()}};
+}
+
 Json to_json(const RunResult& run) {
   Json json;
   json["program"] = run.options.program;
@@ -168,6 +199,7 @@ Json to_json(const RunResult& run) {
   json["modelled_ns"] = run.modelled_ns;
   json["guest_ns"] = run.guest_ns;
   json["llc_misses"] = {{"dram", e.fills[0] - b.fills[0]}, {"cxl", e.fills[1] - b.fills[1]}};
+  if (run.share_won) json["share_won"] = *run.share_won;
   json["promoted_pages"] = run.promoted_pages;
   json["demoted_pages"] = run.demoted_pages;
   json["exit_status"] = run.exit_status;
@@ -181,6 +213,8 @@ Json to_json(const RunResult& run) {
   json["writebacks"] = {{"dram", e.writebacks[0] - b.writebacks[0]}, {"cxl", e.writebacks[1] - b.writebacks[1]}};
   json["stall_ns"] = {{"dram", (e.stall_ps[0] - b.stall_ps[0]) / 1000},
                       {"cxl", (e.stall_ps[1] - b.stall_ps[1]) / 1000}};
+  if (run.by_kind) json["by_kind"] = by_kind_json(*run.by_kind);
+  if (run.oracle) json["oracle"] = oracle_json(*run.oracle);
   json["device_requests"] = {{"reads", e.device_reads - b.device_reads}, {"writes", e.device_writes - b.device_writes}};
   json["register_accesses"] = {{"reads", e.bar_reads - b.bar_reads}, {"writes", e.bar_writes - b.bar_writes}};
   if (run.options.params.streams != 0) {
@@ -238,6 +272,42 @@ Json to_json(const RunResult& run) {
   return json;
 }
 
+std::string oracle_text(const Oracle& oracle) {
+  const auto times = [&](int64_t ps) { return fmt::format("{:.3f}x", oracle.speedup(ps)); };
+  const auto up_to = [&](const Placement& p) {
+    return p.at_most_ps == p.saved_ps
+               ? times(p.saved_ps)
+               : fmt::format("{} (none wins more than {})", times(p.saved_ps), times(p.at_most_ps));
+  };
+  std::string text = fmt::format(
+      "oracle: best placement of {} pages, {} of them in DRAM: static {}, by epochs of {} ms {}, moves free; moves at "
+      "{:.1f} us a page {}, {} promoted\n",
+      oracle.pages, oracle.capacity, times(oracle.fixed.saved_ps), oracle.epoch_ns / 1'000'000,
+      times(oracle.dynamic.saved_ps), static_cast<double>(oracle.move_ns) * 1e-3, up_to(oracle.costed),
+      oracle.costed.promoted);
+  if (oracle.share_won(oracle.modelled_ns)) {
+    text += fmt::format("oracle: in pages that the module moves {}; {:.0f} % of the gain lies beyond its reach\n",
+                        up_to(oracle.reached), 100 * oracle.beyond_reach());
+  } else {
+    text += "oracle: less than 1 % to win by placement, so shares of it say nothing\n";
+  }
+  return text;
+}
+
+std::string kinds_text(const std::vector<RunResult>& runs) {
+  if (std::none_of(runs.begin(), runs.end(), [](const RunResult& r) { return r.by_kind; })) return "";
+  std::string text = fmt::format("{:<11}", "CXL misses");
+  for (const char* kind : kKinds) text += fmt::format(" {:>12}", kind);
+  text += "\n";
+  for (const RunResult& run : runs) {
+    if (!run.verdict.empty() || !run.by_kind) continue;
+    text += fmt::format("{:<11}", run.options.policy);
+    for (size_t kind = 0; kind < kKinds.size(); ++kind) text += fmt::format(" {:>12}", run.by_kind->sum[1][kind].fills);
+    text += "\n";
+  }
+  return text;
+}
+
 std::string table(const std::vector<RunResult>& runs) {
   const RunResult* none = find(runs, "none");
   const RunResult* ideal = find(runs, "ideal");
@@ -248,6 +318,8 @@ std::string table(const std::vector<RunResult>& runs) {
 
   std::string text = fmt::format("{:<11} {:>10} {:>9} {:>10}", "policy", "modelled s", "vs none", "recovered");
   if (settled) text += fmt::format(" | {:>9} {:>9} {:>10}", "settled s", "vs none", "recovered");
+  const bool shares = std::any_of(runs.begin(), runs.end(), [](const RunResult& r) { return r.share_won; });
+  if (shares) text += fmt::format(" {:>7}", "share");
   if (jump) text += fmt::format(" {:>9}", "back ms");
   text += fmt::format(" | {:>12} {:>12} {:>9} {:>9} {:>8} {:>9}\n", "DRAM misses", "CXL misses", "promoted", "demoted",
                       "kernel %", "model/guest");
@@ -263,6 +335,9 @@ std::string table(const std::vector<RunResult>& runs) {
       text += fmt::format(" | {:>9} {:>9} {:>10}", seconds(phase(&run)), ratio(phase(none), phase(&run)),
                           recovered(phase(&run), phase(none), phase(ideal)));
     }
+    if (shares) {
+      text += fmt::format(" {:>7}", run.share_won ? fmt::format("{:.0f} %", 100 * *run.share_won) : "-");
+    }
     if (jump) {
       const auto ns = recovery_ns(run);
       text += fmt::format(" {:>9}", ns ? fmt::format("{:.0f}", static_cast<double>(*ns) * 1e-6) : "never");
@@ -274,6 +349,10 @@ std::string table(const std::vector<RunResult>& runs) {
                         static_cast<double>(std::max<uint64_t>(1, e.instructions - b.instructions)),
                     static_cast<double>(run.modelled_ns) / static_cast<double>(std::max<uint64_t>(1, run.guest_ns)));
   }
+  for (const RunResult& run : runs) {
+    if (run.verdict.empty() && run.oracle) text += oracle_text(*run.oracle);
+  }
+  text += kinds_text(runs);
   return text;
 }
 

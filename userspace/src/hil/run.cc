@@ -204,6 +204,7 @@ constexpr const char* kOutput = "output.log";
 constexpr const char* kError = "error.log";
 constexpr const char* kFiles = "files.log";
 constexpr const char* kWatched = "watched.json";
+constexpr const char* kPageCounts = "pages.counts";
 
 // QEMU takes a doubled comma for a comma.
 std::string escape_commas(std::string text) {
@@ -287,6 +288,10 @@ void check_machine(const RunOptions& options) {
   }
 }
 
+bool tells_pages(const RunOptions& options) {
+  return options.machine.kind == MachineKind::kNuma && options.kernel == kKernels.front();
+}
+
 DeviceState profiler_state(const RunOptions& options) {
   if (!options.device_bits_per_page) return device_state(full_log2_width());
   const auto width = log2_width_within(*options.device_bits_per_page, options.cxl_bytes / options.machine.devices);
@@ -346,6 +351,10 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
     plugin += fmt::format(",{}={}", stream, escape_commas(fs::absolute(directory_ / file)));
   }
   plugin += watch_arguments(options_, directory_);
+  if (kind_ == Kind::kFigures && tells_pages(options_)) {
+    plugin += fmt::format(",pages={},pages_epoch_us={}", escape_commas(fs::absolute(directory_ / kPageCounts)),
+                          options_.oracle ? options_.oracle_epoch_ms * 1000 : 0);
+  }
   if (rehearsal) options_.params.tlb = 0;  // nothing is modelled
   std::optional<GuestRam> ram;
   if (options_.params.tlb != 0) ram.emplace(map);
@@ -490,6 +499,25 @@ void Run::read_watched(RunResult& result) {
   result.verdict = fmt::format("nothing was {}: {}", recorded ? "sampled" : "recorded", why);
 }
 
+void Run::read_pages(RunResult& result) {
+  const fs::path file = directory_ / kPageCounts;
+  try {
+    if (options_.oracle) {
+      const PageCounts counts = read_page_counts(file);
+      result.by_kind = counts.header;
+      result.oracle = solve_oracle(counts, {options_.params, options_.oracle_move_ns, result.modelled_ns});
+    } else {
+      result.by_kind = read_page_sums(file);
+    }
+  } catch (const std::exception& error) {
+    std::string why = read_text(directory_ / "qemu.log");
+    std::replace(why.begin(), why.end(), '\n', ' ');
+    result.verdict = fmt::format("{} {}", error.what(), why);
+  }
+  std::error_code ignored;
+  fs::remove(file, ignored);
+}
+
 RunResult Run::result() {
   // A copy: the guest, or a stray process, could still write to what is mapped.
   const auto box = std::make_unique<neotier_mailbox>(mailbox());
@@ -552,6 +580,7 @@ RunResult Run::result() {
   r.promoted_pages = sum(promotion_counters());
   r.demoted_pages = sum(demotion_counters());
   if (options_.timeline || !options_.record.empty()) read_watched(r);
+  if (kind_ == Kind::kFigures && tells_pages(options_)) read_pages(r);
   return r;
 }
 

@@ -16,6 +16,7 @@
 #include "hil/machine.h"
 #include "hil/model/device_size.h"
 #include "hil/model/params.h"
+#include "hil/oracle.h"
 #include "hil/policy.h"
 #include "neotier/mailbox.h"
 #include "util/process.h"
@@ -61,12 +62,16 @@ struct RunOptions {
   std::vector<NamedPath> named;  // what a rehearsal saw the program name
   std::string device = "rtl", fault = "none";
   std::optional<double> device_bits_per_page =
-      kDeviceBitsPerPage;            // of the sketch, at most; unset: the device as built
-  uint32_t device_hash_seed = 0;     // below device_hash_seeds()
-  bool timeline = false;             // samples over the region of interest; changes no figure
-  bool moves = false;                // and pages promoted and demoted, which the guest has to read: it does
-  std::filesystem::path record;      // trace of what the memory device sees; empty: none
-  bool record_all = false;           // of both tiers
+      kDeviceBitsPerPage;         // of the sketch, at most; unset: the device as built
+  uint32_t device_hash_seed = 0;  // below device_hash_seeds()
+  bool timeline = false;          // samples over the region of interest; changes no figure
+  bool moves = false;             // and pages promoted and demoted, which the guest has to read: it does
+  std::filesystem::path record;   // trace of what the memory device sees; empty: none
+  bool record_all = false;        // of both tiers
+  // Of policy none: what the best placement would have won, from counts of each page in epochs of modelled time.
+  bool oracle = false;
+  uint64_t oracle_epoch_ms = 50;
+  uint64_t oracle_move_ns = 3000;    // the kernel's part of moving a page; docs/decisions/0028-oracle.md
   uint64_t timeout_s = 3600;         // of the host; a guest still running then has a verdict, not figures
   std::vector<std::string> program;  // and its arguments; or one shell line, see is_shell_line()
   std::string name;                  // of the program, for tables and pages; empty: its command line
@@ -79,6 +84,8 @@ constexpr uint64_t kMostTierBytes = 1ull << 40;
 
 // Throws std::runtime_error in one line where options of the machine contradict each other.
 void check_machine(const RunOptions& options);
+// Whether the kinds of pages can be told on this machine: their places in memory and the kernel's structures are known.
+bool tells_pages(const RunOptions& options);
 // Likewise where a tier is too small or too large.
 void check_sizes(const RunOptions& options);
 
@@ -123,9 +130,12 @@ struct RunResult {
   std::map<std::string, int64_t> guest;  // counters of the guest's kernel and of neotier.ko over the ROI
   uint64_t promoted_pages = 0, demoted_pages = 0;
   nlohmann::ordered_json watched;  // keys timeline, pages and reports of docs/hil.md; null unless asked for
-  std::string left_running;        // names of processes that were still there when the program had ended
-  std::string output, error;       // the program's; with a terminal all of it is in `output`
-  uint64_t lost_output = 0;        // bytes of it beyond the limit of 1 GiB, or that found no room on the disk
+  std::optional<neotier_page_counts_header> by_kind;  // sums of fills by kind of page, where the machine tells them
+  std::optional<Oracle> oracle;                       // where it was asked for
+  std::optional<double> share_won;                    // of the oracle of `none`; see Oracle::share_won()
+  std::string left_running;   // names of processes that were still there when the program had ended
+  std::string output, error;  // the program's; with a terminal all of it is in `output`
+  uint64_t lost_output = 0;   // bytes of it beyond the limit of 1 GiB, or that found no room on the disk
   std::filesystem::path console_log;
   std::string remark;       // what a reader of its figures should know; see why_nothing()
   double host_seconds = 0;  // of the ROI: says how fast the simulation is, and differs from run to run
@@ -162,6 +172,7 @@ class Run {
   const neotier_mailbox& mailbox() const { return *bars_->mailbox(); }
   std::string verdict();
   void read_watched(RunResult& result);
+  void read_pages(RunResult& result);
 
   Installation installation_;
   RunOptions options_;
