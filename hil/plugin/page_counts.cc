@@ -166,7 +166,7 @@ void PageCounts::census() {
     if (!there && !chunks_[first / kChunkFrames]) continue;
     for (uint64_t number = first; number < std::min(end, first + kAtOnce); ++number) {
       const Owner owner = there ? owner_of(number, some[number - first]) : Owner{};
-      const bool anonymous = owner.kind <= NEOTIER_PAGE_HUGE && !owner.locked;
+      const bool anonymous = options_.epoch_ps != 0 && owner.kind <= NEOTIER_PAGE_HUGE && !owner.locked;
       if (!anonymous && !chunks_[number / kChunkFrames]) continue;
       Frame& frame = frame_of(number);
       settle(number, frame, owner);
@@ -180,13 +180,7 @@ void PageCounts::census() {
 }
 
 void PageCounts::end_epoch(uint64_t now_ps) {
-  if (options_.epoch_ps != 0) {
-    census();
-  } else {
-    for (size_t i = 0; i < chunks_.size(); ++i) {
-      for (size_t j = 0; chunks_[i] && j < kChunkFrames; ++j) flush(i * kChunkFrames + j, (*chunks_[i])[j]);
-    }
-  }
+  census();
   const uint64_t length = options_.epoch_ps != 0 ? options_.epoch_ps : kKindsEpochPs;
   const uint64_t passed = (now_ps - begin_ps_) / length;
   epoch_ = static_cast<uint32_t>(passed);

@@ -60,7 +60,8 @@ constexpr uint64_t kMiB = 1ull << 20;
 struct Arguments {
   RunOptions run;
   std::string dram, cxl, thp = "never", machine = "numa", rehearsal = "auto";
-  std::optional<bool> tty, oracle;
+  std::optional<bool> tty;
+  bool oracle = false, no_oracle = false;
   std::vector<std::string> model, files, policies;
   int shift = -1;
   uint64_t jobs = 0;  // 0: as many as there are processors and memory for
@@ -242,14 +243,15 @@ RunOptions finish_options(Arguments& arguments, const std::vector<std::string>& 
   hil::check_sysctls(options);
   hil::check_memory(options, machines);
   const bool has_none = std::find(policies.begin(), policies.end(), "none") != policies.end();
-  if (arguments.oracle.value_or(false) && !has_none) {
+  if (arguments.oracle && !has_none) {
     throw std::runtime_error("--oracle is computed from a run of policy none: name that one too");
   }
-  if (arguments.oracle.value_or(false) && !hil::tells_pages(options)) {
+  if (arguments.oracle && !hil::tells_pages(options)) {
     throw std::runtime_error(fmt::format("--oracle needs --machine numa and --kernel {}", hil::kKernels.front()));
   }
   // Where several policies are compared, what they could have won belongs to it.
-  options.oracle = arguments.oracle.value_or(policies.size() > 1) && has_none && hil::tells_pages(options);
+  options.oracle =
+      (arguments.oracle || policies.size() > 1) && !arguments.no_oracle && has_none && hil::tells_pages(options);
   if (arguments.shift >= 0) options.shift = static_cast<uint32_t>(arguments.shift);
   return options;
 }
@@ -664,9 +666,10 @@ void add_machine_options(CLI::App& command, Arguments& a) {
   command.add_flag("--moves", a.run.moves,
                    "--timeline with pages promoted and demoted, read in the guest every 100 ms: figures move as with "
                    "another seed");
-  command.add_flag("--oracle,!--no-oracle", a.oracle,
-                   "what the best placement would have won, from the run of policy none; default: in a comparison "
-                   "that has it");
+  CLI::Option* oracle = command.add_flag(
+      "--oracle", a.oracle,
+      "what the best placement would have won, from the run of policy none; as it is in a comparison that has it");
+  command.add_flag("--no-oracle", a.no_oracle, "not that")->excludes(oracle);
   command.add_option("--oracle-epoch", a.run.oracle_epoch_ms, "modelled ms in which the oracle leaves pages alone")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1000000u));
