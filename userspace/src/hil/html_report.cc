@@ -56,7 +56,7 @@ void figures_table(Page& page, const Group& group) {
   std::vector<std::vector<std::string>> rows;
   for (const PolicyRuns& policy : group.policies) {
     for (const Json* verdict : policy.verdicts) {
-      rows.push_back({policy.label, "-", "-", "-", "-", "-", "-", "-", "-",
+      rows.push_back({policy.label, "-", "-", "-", "-", "-", "-", "-", "-", "-",
                       fmt::format("seed {}: {}", text_at(*verdict, "/seed"),
                                   verdict->contains("verdict")
                                       ? text_at(*verdict, "/verdict")
@@ -77,13 +77,13 @@ void figures_table(Page& page, const Group& group) {
                     none && ideal && time && *none > *ideal
                         ? fmt::format("{:.1f} %", 100 * (*none - *time) / (*none - *ideal))
                         : "-",
-                    magnitude(policy.spread("/llc_misses/dram")), magnitude(policy.spread("/llc_misses/cxl")),
-                    magnitude(policy.spread("/promoted_pages")), magnitude(policy.spread("/demoted_pages")),
-                    figure(kernel, "{:.2f}"), remark});
+                    figure(policy.spread("/share_won", 100), "{:.0f} %"), magnitude(policy.spread("/llc_misses/dram")),
+                    magnitude(policy.spread("/llc_misses/cxl")), magnitude(policy.spread("/promoted_pages")),
+                    magnitude(policy.spread("/demoted_pages")), figure(kernel, "{:.2f}"), remark});
   }
   page.table("Figures over the region of interest: mean of the seeds (lowest to highest)",
-             {"policy", "modelled s", "vs none", "recovered", "DRAM misses", "CXL misses", "promoted", "demoted",
-              "kernel %", "remark"},
+             {"policy", "modelled s", "vs none", "recovered", "share won", "DRAM misses", "CXL misses", "promoted",
+              "demoted", "kernel %", "remark"},
              rows);
 }
 
@@ -111,7 +111,7 @@ void runtime_charts(Page& page, const Group& group) {
   page.chart(
       {{"kind", "bars"},
        {"title", "Runtime"},
-       {"note", "Modelled seconds; mean of the seeds, whiskers from the lowest to the highest. Dashed: the bounds."},
+       {"note", "Modelled seconds; mean of the seeds, whiskers from the lowest to the highest. Dashed: references."},
        {"unit", "s"},
        {"categories", names},
        {"series", {{{"name", "modelled time"}, {"values", mean}, {"low", low}, {"high", high}}}},
@@ -169,6 +169,45 @@ void reports_table(Page& page, const Group& group) {
              {"policy", "seed", "reported", "pages promoted", "epochs judged", "precision", "recall", "weighted",
               "lost: tap", "lost: ring", "lost: candidates", "saturated"},
              rows);
+}
+
+void oracle_table(Page& page, const Group& group) {
+  const PolicyRuns* none = group.find("none");
+  if (!none || !none->spread("/oracle/costed/speedup")) return;
+  std::vector<std::vector<std::string>> rows;
+  const auto row = [&](const char* name, const char* key, const char* text) {
+    const std::string at = std::string("/oracle/") + key;
+    rows.push_back({name, figure(none->spread(at + "/speedup"), "{:.3f}x"),
+                    figure(none->spread(at + "/at_most"), "{:.3f}x"), magnitude(none->spread(at + "/promoted_pages")),
+                    magnitude(none->spread(at + "/demoted_pages")), text});
+  };
+  row("static", "static", "each page in one tier from its birth on, moves free");
+  row("by epochs", "dynamic", "the best pages of each epoch, moves free");
+  row("costed", "costed", "born where first touch put them, moved at a cost: what shares are of");
+  row("in reach", "in_reach", "costed, of the pages that the module moves alone");
+  page.table(
+      fmt::format(
+          "Oracles: speed-up over none of the best placement, known beforehand; epochs of {:.0f} ms, {:.1f} us a "
+          "move, {:.0f} % of the costed one's gain beyond the module's reach",
+          none->spread("/oracle/epoch_ns", 1e-6)->mean, none->spread("/oracle/move_ns", 1e-3)->mean,
+          none->spread("/oracle/beyond_reach", 100)->mean),
+      {"oracle", "wins", "no plan wins more than", "promoted", "demoted", "what"}, rows);
+}
+
+void kinds_table(Page& page, const Group& group) {
+  std::vector<std::vector<std::string>> rows;
+  for (const PolicyRuns& policy : group.policies) {
+    for (const char* tier : {"dram", "cxl"}) {
+      std::vector<std::string> row = {policy.label, tier};
+      for (const char* kind : {"anonymous", "huge", "shmem", "file", "kernel"}) {
+        row.push_back(magnitude(policy.spread(fmt::format("/by_kind/{}/{}/fills", tier, kind))));
+      }
+      if (policy.spread(fmt::format("/by_kind/{}/kernel/fills", tier))) rows.push_back(row);
+    }
+  }
+  if (rows.empty()) return;
+  page.table("Line fills by kind of page, mean of the seeds",
+             {"policy", "memory", "anonymous", "huge", "shmem", "file", "kernel"}, rows);
 }
 
 void settings_table(Page& page, const Group& group) {
@@ -292,9 +331,15 @@ void words(Page& page) {
        "docs/model.md"},
       {"none, interleave", "First touch without migration; pages spread over both tiers.", "docs/hil.md"},
       {"all-dram, ideal, all-cxl",
-       "Bounds. DRAM for both tiers; the pages that the program marked hot charged DRAM latency, "
-       "no migration cost; nothing in DRAM.",
+       "References, of which none is a placement. A machine with more DRAM: both tiers' size of it; the pages that the "
+       "program marked hot charged DRAM latency, no migration cost; nothing in DRAM.",
        "docs/hil.md"},
+      {"oracle, share won",
+       "The best placement in the DRAM that there is, computed from the fills of each page in the run of none. Share "
+       "won: logarithm of a policy's speed-up over that of the costed oracle's. Nothing is said where that one wins "
+       "less "
+       "than 1 %.",
+       "docs/decisions/0028-oracle.md"},
       {"numab, numab-fast",
        "Linux NUMA balancing in tiering mode with demotion: as shipped, and with its intervals scaled "
        "to this small memory.",
@@ -330,6 +375,8 @@ Page html_report(const std::vector<LoadedRun>& runs) {
     figures_table(page, group);
     runtime_charts(page, group);
     timeline_charts(page, group);
+    oracle_table(page, group);
+    kinds_table(page, group);
     reports_table(page, group);
     pages_table(page, group);
     settings_table(page, group);

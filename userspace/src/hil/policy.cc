@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kTieringSysctls[] = {"vm.watermark_scale_factor=100", "vm.watermark_boost_factor=0"};
 
 constexpr std::array<Policy, 11> kPolicies = {{
-    {.name = "all-dram", .text = "bound: DRAM as large as both tiers", .all_dram = true},
+    {.name = "all-dram", .text = "reference: a machine with more DRAM, as much as both tiers", .all_dram = true},
     {.name = "all-cxl",
      .text = "bound: all memory of the program in a CXL device as large as both tiers",
      .all_cxl = true,
@@ -58,7 +58,7 @@ constexpr std::array<Policy, 11> kPolicies = {{
      .module = true,
      .demotion = true,
      .tuned_reclaim = true},
-    {.name = "ideal", .text = "bound: `none` with the marked hot set charged DRAM latency", .ideal = true},
+    {.name = "ideal", .text = "reference: `none` with the marked hot set charged DRAM latency", .ideal = true},
 }};
 
 // A stock kernel's scan delay and longest period suit a server of about this size, where a pass over memory at 256 MiB

@@ -514,8 +514,6 @@ void Run::read_pages(RunResult& result) {
     std::replace(why.begin(), why.end(), '\n', ' ');
     result.verdict = fmt::format("{} {}", error.what(), why);
   }
-  std::error_code ignored;
-  fs::remove(file, ignored);
 }
 
 RunResult Run::result() {

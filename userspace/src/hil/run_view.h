@@ -40,7 +40,7 @@ struct Group {
   std::string title;                 // the program, short
   std::string program;               // its command line
   const report::Json* first;         // of its runs: settings that all share
-  std::vector<PolicyRuns> policies;  // the upper bounds first, the lower ones last
+  std::vector<PolicyRuns> policies;  // the fastest references first, the slowest last
 
   const PolicyRuns* find(const std::string& policy) const;
 };
