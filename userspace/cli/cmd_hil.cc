@@ -539,7 +539,11 @@ int compare_command(Arguments& arguments) {
   for (RunResult& result : results) {
     if (!succeeded(result)) continue;
     result.remark = hil::why_nothing(result, none == results.end() ? nullptr : &*none);
-    if (none != results.end() && none->oracle) result.share_won = none->oracle->share_won(result.modelled_ns);
+    const hil::Policy& policy = hil::find_policy(result.options.policy);
+    const bool places = !policy.all_dram && !policy.all_cxl && !policy.ideal;
+    if (places && none != results.end() && none->oracle) {
+      result.share_won = none->oracle->share_won(result.modelled_ns);
+    }
     whole.push_back(result);
   }
   if (!whole.empty()) std::fputs(hil::table(whole).c_str(), stdout);
