@@ -361,7 +361,7 @@ Placement best_costed(const OracleCase& c, MoveCost cost, size_t exact_gains) {
   Placement best;  // nothing is moved
   const int64_t base = first_touch_ps(c);
   // A plan raises the target of the next steps.
-  for (const int rounds : {40, 80, 120}) {
+  for (const int rounds : {25, 35, 40}) {
     relaxation.lower(base + best.saved_ps, rounds);
     const Placement plan = relaxation.plan();
     if (plan.saved_ps > best.saved_ps) best = plan;
