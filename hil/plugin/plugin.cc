@@ -95,7 +95,7 @@ class Machine final : public DeviceSink, public LineObserver {
                                                      options.irq_fds.empty() ? -1 : options.irq_fds[i]));
     }
     by_position_.push_back(devices_.front().get());
-    if (!options.watch.timeline_path.empty() || !options.watch.record_path.empty()) {
+    if (!options.watch.timeline_path.empty() || !options.watch.record.file.empty()) {
       watch_ = std::make_unique<Watch>(options.watch);
       for (const auto& device : devices_) device->keep_reports();
     }
@@ -137,6 +137,7 @@ class Machine final : public DeviceSink, public LineObserver {
     if (n >= next_tick_) tick(n);
     if (source_) source_->on_access(pa);
     accessed_va_ = va;
+    if (watch_ && watch_->wants_accesses()) watch_->accessed(pa);
     const bool wanted = hierarchy_.access(pa, va, is_store, *counts_, pc);
     const uint64_t in_line = 64 - (pa & 63);
     if (bytes > in_line) hierarchy_.access(behind(pa, va, in_line), va + in_line, is_store, *counts_, pc);
@@ -181,7 +182,7 @@ class Machine final : public DeviceSink, public LineObserver {
           calibrate_at_[0] = instructions() + options_.calibrate / 2;
           calibrate_at_[1] = instructions() + options_.calibrate;
         }
-        if (watch_) watch_->begin(mailbox_->begin, observe_devices());
+        if (watch_) watch_->begin(mailbox_->begin, observe_devices(), recording_header());
         if (pages_) {
           pages_->begin(mailbox_->begin.modelled_ps, {mailbox_->begin.stall_ps[0], mailbox_->begin.stall_ps[1]});
         }
@@ -233,13 +234,34 @@ class Machine final : public DeviceSink, public LineObserver {
 
   // LineObserver, where somebody wants to know
   void line(uint64_t hpa, bool cxl, bool is_write) override {
-    if (watch_ && watch_->active()) watch_->line(hpa, cxl, is_write);
+    if (watch_ && watch_->active()) {
+      watch_->line(hpa, cxl, is_write, accessed_va_ >> 63, Watch::now_of(hierarchy_.counters(*counts_)));
+    }
     if (pages_ && pages_->active())
       pages_->line(hpa, cxl, is_write, accessed_va_, hierarchy_.stall_ps(cxl ? kCxl : kDram));
     if (source_ && !is_write) source_->on_fill(hpa);
   }
 
  private:
+  Recorder::Header recording_header() const {
+    using trace::Field;
+    const Params& p = options_.params;
+    return {{Field::kVersion, trace::kRecordingVersion},
+            {Field::kShift, options_.shift},
+            {Field::kCxlBase, hierarchy_.slow_base()},
+            {Field::kCxlBytes, hierarchy_.slow_size()},
+            {Field::kDramLatencyPs, p.dram_ns * 1000},
+            {Field::kCxlLatencyPs, p.cxl_ns * 1000},
+            {Field::kDramServicePs, 64'000'000 / p.dram_mb_s},
+            {Field::kCxlServicePs, 64'000'000 / p.cxl_mb_s},
+            {Field::kMlp, p.mlp},
+            {Field::kDramFreePages, mailbox_->free_bytes[0] >> 12},
+            {Field::kCxlFreePages, mailbox_->free_bytes[1] >> 12},
+            {Field::kMmioReadPs, p.mmio_read_ns * 1000},
+            {Field::kBasePs, p.base_ps},
+            {Field::kLog2Width, options_.log2_width}};
+  }
+
   static constexpr uint64_t kTickNs = NEOPROF_TICK_US * 1000;
 
   // The kernel flushes the pages of a range one after another, in a loop that is much shorter than this, and tells
@@ -650,7 +672,7 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
   } else if (key == "timeline") {
     options.watch.timeline_path = text;
   } else if (key == "record") {
-    options.watch.record_path = text;
+    options.watch.record.file = text;
   } else if (key == "pages") {
     options.pages.path = text;
   } else if (key == "pages_epoch_us" && is_number && number <= 1'000'000'000) {
@@ -662,7 +684,9 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
   } else if (key == "files") {
     options.outputs[NEOTIER_STREAM_FILES] = text;
   } else if (key == "record_all" && is_number) {
-    options.watch.record_all = number != 0;
+    options.watch.record.all_memory = number != 0;
+  } else if (key == "record_timed" && is_number) {
+    options.watch.record.timed = number != 0;
   } else if (key == "device" && (text == "rtl" || text == "model")) {
     options.model = text == "model";
   } else if (key == "log2_width" && is_number && number <= full_log2_width()) {

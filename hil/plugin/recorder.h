@@ -1,30 +1,73 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Writes the requests of the region of interest to a trace file while they happen (format: trace/writer.h). Addresses
-// are host physical. Not thread-safe.
+// Writes the requests of the region of interest to a trace file while they happen (format: trace/writer.h; with time:
+// trace/recording.h). Addresses are host physical. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "neotier/mailbox.h"
+#include "trace/recording.h"
 #include "trace/writer.h"
 
 namespace neotier::hil {
 
 class Recorder {
  public:
-  // Only what reaches CXL memory, or both tiers. Throws std::runtime_error if `file` cannot be written.
-  Recorder(const std::string& file, bool all_memory) : all_memory_(all_memory), writer_(std::in_place, file) {}
+  struct Options {
+    std::string file;
+    bool all_memory = false;  // else only what reaches CXL memory
+    bool timed = false;       // a recording: all memory, with time and Accessed bits
+  };
+  using Header = std::vector<std::pair<trace::Field, uint64_t>>;
 
-  void line(uint64_t hpa, bool cxl, bool is_write) {
-    if (!writer_ || !(cxl || all_memory_)) return;
-    try {
-      writer_->put(hpa | (is_write ? trace::kWriteBit : 0));
-    } catch (const std::exception& error) {
-      give_up(error);
-    }
+  // Throws std::runtime_error if the file cannot be written.
+  explicit Recorder(const Options& options) : options_(options), writer_(std::in_place, options.file) {}
+
+  // The region begins; `header` is a recording's. `now` as line() gets it.
+  struct Now {
+    uint64_t instructions = 0, base_ps = 0;  // base: modelled time without stalls of fills
+  };
+  void begin(const Header& header, const Now& now) {
+    if (!options_.timed) return;
+    for (const auto& [field, value] : header) put(trace::header_of(field, value));
+    written_ = now;
+    ticks_ = 0;
+  }
+
+  bool timed() const { return options_.timed && writer_; }
+
+  void line(uint64_t hpa, bool cxl, bool is_write, bool by_kernel, const Now& now) {
+    if (!writer_ || !(cxl || options_.all_memory || options_.timed)) return;
+    if (options_.timed && now.base_ps - written_.base_ps >= kTimeStepPs) put_time(now);
+    put(hpa | (is_write ? trace::kWriteBit : 0) | (options_.timed && by_kernel ? trace::kKernelBit : 0));
+  }
+
+  // Any access to a page, whether or not a cache had the line. Only where timed().
+  void accessed(uint64_t hpa) {
+    const uint64_t page = hpa >> 12;
+    if (page >> 6 >= accessed_.size()) accessed_.resize(std::max(page / 64 + 1, accessed_.size() * 2));
+    accessed_[page >> 6] |= uint64_t{1} << (page & 63);
+  }
+
+  // 100 us of guest time have passed.
+  void tick(const Now& now) {
+    if (!timed() || ++ticks_ % kAccessedTicks != 0) return;
+    put_time(now);
+    put_accessed();
+  }
+
+  void end(const Header& totals, const Now& now) {
+    if (!timed()) return;
+    put_time(now);
+    put_accessed();
+    for (const auto& [field, value] : totals) put(trace::header_of(field, value));
   }
 
   // The file is whole, under its own name, after this; or there is none.
@@ -39,14 +82,51 @@ class Recorder {
   }
 
  private:
+  static constexpr uint64_t kTimeStepPs = 250'000;  // between two lines that are told apart in time
+  static constexpr uint64_t kAccessedTicks = 100;   // 10 ms
+
+  void put(uint64_t record) {
+    if (!writer_) return;
+    try {
+      writer_->put(record);
+    } catch (const std::exception& error) {
+      give_up(error);
+    }
+  }
+
+  void put_time(const Now& now) {
+    uint64_t instructions = now.instructions - written_.instructions, base_ps = now.base_ps - written_.base_ps;
+    while (instructions != 0 || base_ps != 0) {
+      const uint64_t i = std::min(instructions, trace::kTimeField), ps = std::min(base_ps, trace::kTimeField);
+      put(trace::time_of(i, ps));
+      instructions -= i;
+      base_ps -= ps;
+    }
+    written_ = now;
+  }
+
+  void put_accessed() {
+    for (size_t word = 0; word < accessed_.size(); ++word) {
+      if (accessed_[word] == 0) continue;
+      for (unsigned part = 0; part < 4; ++part) {
+        const uint64_t mask = accessed_[word] >> (16 * part) & 0xffff;
+        if (mask != 0) put(trace::accessed_of(word * 4 + part, mask));
+      }
+      accessed_[word] = 0;
+    }
+  }
+
   // The guest goes on; the command finds no file and shows this line.
   void give_up(const std::exception& error) {
     std::fprintf(stderr, "neotier plugin: recording: %s\n", error.what());
     writer_.reset();
   }
 
-  bool all_memory_;
+  Options options_;
   std::optional<trace::Writer> writer_;
+  Now written_;  // as of the last kTime
+  uint64_t ticks_ = 0;
+  std::vector<uint64_t> accessed_;  // bit for each page
 };
 
 }  // namespace neotier::hil

@@ -16,37 +16,55 @@ namespace neotier::hil {
 
 struct WatchOptions {
   std::string timeline_path;  // JSON, written when the region ends; empty: none
-  std::string record_path;    // trace; empty: none
-  bool record_all = false;    // both tiers
+  Recorder::Options record;   // file empty: none
 };
 
 class Watch {
  public:
   // Throws std::runtime_error if the trace cannot be written.
   explicit Watch(const WatchOptions& options) : path_(options.timeline_path) {
-    if (!options.record_path.empty()) recorder_.emplace(options.record_path, options.record_all);
+    if (!options.record.file.empty()) recorder_.emplace(options.record);
   }
 
   bool active() const { return active_; }
 
-  void begin(const neotier_counters& counters, const DeviceCounters& device) {
+  static Recorder::Now now_of(const neotier_counters& c) {
+    return {c.instructions, c.modelled_ps - c.stall_ps[0] - c.stall_ps[1]};
+  }
+
+  // Whether accessed() wants to know.
+  bool wants_accesses() const { return active_ && recorder_ && recorder_->timed(); }
+  void accessed(uint64_t hpa) { recorder_->accessed(hpa); }
+
+  void begin(const neotier_counters& counters, const DeviceCounters& device, const Recorder::Header& header) {
     timeline_.begin(counters, device);
+    if (recorder_) recorder_->begin(header, now_of(counters));
+    begin_ = counters;
     active_ = true;
   }
-  void tick(const neotier_counters& counters, const DeviceCounters& device) { timeline_.tick(counters, device); }
+  void tick(const neotier_counters& counters, const DeviceCounters& device) {
+    timeline_.tick(counters, device);
+    if (recorder_) recorder_->tick(now_of(counters));
+  }
   void moved(uint64_t promoted, uint64_t demoted) { timeline_.moved(promoted, demoted); }
   void reported(uint64_t hpa) {
     if (active_) timeline_.reported(hpa);
   }
-  void line(uint64_t hpa, bool cxl, bool is_write) {
+  void line(uint64_t hpa, bool cxl, bool is_write, bool by_kernel, const Recorder::Now& now) {
     timeline_.line(hpa, cxl, is_write);
-    if (recorder_) recorder_->line(hpa, cxl, is_write);
+    if (recorder_) recorder_->line(hpa, cxl, is_write, by_kernel, now);
   }
 
   void end(const neotier_counters& counters, const DeviceCounters& device) {
     timeline_.end(counters, device);
     active_ = false;
-    if (recorder_) recorder_->finish();
+    if (recorder_) {
+      recorder_->end({{trace::Field::kEndModelledNs, (counters.modelled_ps - begin_.modelled_ps) / 1000},
+                      {trace::Field::kEndDramFills, counters.fills[0] - begin_.fills[0]},
+                      {trace::Field::kEndCxlFills, counters.fills[1] - begin_.fills[1]}},
+                     now_of(counters));
+      recorder_->finish();
+    }
     if (path_.empty()) return;
     // The reader looks for the whole file's name.
     const std::string part = path_ + ".part";
@@ -70,6 +88,7 @@ class Watch {
  private:
   std::string path_;
   Timeline timeline_;
+  neotier_counters begin_{};
   std::optional<Recorder> recorder_;
   bool active_ = false;
 };

@@ -475,6 +475,14 @@ bool succeeded(const RunResult& result) { return result.verdict.empty() && resul
 void print_whole(const std::string& text, std::FILE* to) { std::fwrite(text.data(), 1, text.size(), to); }
 
 int run_command(Arguments& arguments) {
+  if (arguments.run.record_timed && arguments.run.policy != "none") {
+    throw std::runtime_error(
+        fmt::format("--timed: a replay moves the pages, so in the recording they have to stay: --policy none, not {}",
+                    arguments.run.policy));
+  }
+  if (arguments.run.record_timed && arguments.run.model_version != 1) {
+    throw std::runtime_error("--timed: a replay's time is that of version 1 of the model: --model-version 1");
+  }
   catch_interrupts();
   Outputs outputs(arguments);
   const RunOptions options = finish_options(arguments, {arguments.run.policy}, 1);
@@ -732,6 +740,8 @@ void add_hil(CLI::App& app, int& status) {
       ->add_option("-o,--output", arguments->run.record,
                    "FILE, written when the program has ended: .zst compresses, .csv is text, else bare 8-byte records")
       ->required();
+  record->add_flag("--timed", arguments->run.record_timed,
+                   "a recording for `neotier replay`: requests to both tiers, with time and Accessed bits");
   record->add_flag("--all-memory", arguments->run.record_all,
                    "requests to DRAM too, not only to the CXL memory device");
   add_machine_options(*record, *arguments);

@@ -13,6 +13,7 @@
 
 #include "cli/commands.h"
 #include "trace/reader.h"
+#include "trace/recording.h"
 #include "trace/summary.h"
 #include "trace/writer.h"
 #include "util/files.h"
@@ -70,6 +71,9 @@ void each_block(const fs::path& file, Act act) {
   for (auto records = reader.next(); !records.empty(); records = reader.next()) {
     if (interrupted()) progress.clear();
     throw_if_interrupted();
+    if (blocks == 0 && trace::kind_of(records.front()) == trace::Record::kHeader) {
+      throw std::runtime_error(fmt::format("{}: is a recording with time; `neotier replay` reads it", file.string()));
+    }
     if (++blocks % 64 == 0) progress.show(fmt::format("{}: {:.0f} %", file.string(), 100 * reader.progress()));
     if (!act(records)) break;
   }

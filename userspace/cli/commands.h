@@ -19,6 +19,8 @@ void add_kv(CLI::App& app, int& status);
 void add_hil_report(CLI::App& hil, int& status);
 // The same for `neotier trace …`.
 void add_trace(CLI::App& app, int& status);
+// Adds `neotier replay`.
+void add_replay(CLI::App& app, int& status);
 // Adds `neotier moe …`, likewise.
 void add_moe(CLI::App& app, int& status);
 // Adds `neotier model …`, likewise.

@@ -216,8 +216,8 @@ std::string watch_arguments(const RunOptions& options, const fs::path& directory
   if (!options.timeline && options.record.empty()) return "";
   std::string text = fmt::format(",timeline={}", escape_commas(fs::absolute(directory / kWatched)));
   if (!options.record.empty()) {
-    text += fmt::format(",record={},record_all={}", escape_commas(fs::absolute(options.record)),
-                        options.record_all ? 1 : 0);
+    text += fmt::format(",record={},record_all={},record_timed={}", escape_commas(fs::absolute(options.record)),
+                        options.record_all ? 1 : 0, options.record_timed ? 1 : 0);
   }
   return text;
 }

@@ -68,6 +68,7 @@ struct RunOptions {
   bool moves = false;             // and pages promoted and demoted, which the guest has to read: it does
   std::filesystem::path record;   // trace of what the memory device sees; empty: none
   bool record_all = false;        // of both tiers
+  bool record_timed = false;      // a recording for `neotier replay`: of both tiers, with time
   // Of policy none: what the best placement would have won, from counts of each page in epochs of modelled time.
   bool oracle = false;
   uint64_t oracle_epoch_ms = 50;

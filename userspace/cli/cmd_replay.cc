@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier replay
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/commands.h"
+#include "pages/recording.h"
+#include "pages/replay.h"
+#include "util/cpu_clock.h"
+#include "util/json.h"
+#include "util/output_file.h"
+
+namespace neotier::cli {
+
+namespace {
+
+struct Arguments {
+  std::string file;
+  std::vector<std::string> policies = {"none", "placebo", "neotier"};
+  std::vector<std::string> params;
+  std::string law = "payback", tracker = "device", json;
+  unsigned threads = 0;
+};
+
+struct Run {
+  pages::Job job;
+  pages::Result result;
+  double cpu_seconds = 0;
+};
+
+// Each job in one of `threads` threads. Throws what the first job to fail has thrown.
+void run_all(const pages::Recording& recording, std::vector<Run>& runs, unsigned threads) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr failed;
+  const auto work = [&] {
+    for (size_t i; (i = next++) < runs.size();) {
+      try {
+        const double start = cpu_seconds();
+        runs[i].result = pages::replay(recording, runs[i].job);
+        runs[i].cpu_seconds = cpu_seconds() - start;
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failed) failed = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::jthread> workers;
+  for (size_t i = 1; i < std::min<size_t>(threads, runs.size()); ++i) workers.emplace_back(work);
+  work();
+  workers.clear();
+  if (failed) std::rethrow_exception(failed);
+}
+
+void print(const pages::Recording& recording, const std::vector<Run>& runs) {
+  using trace::Field;
+  const double recorded = static_cast<double>(recording.field(Field::kEndModelledNs));
+  const uint64_t fills = recording.fills[0] + recording.fills[1];
+  fmt::print("recorded: {:.3f} modelled s, {} fills, {} pages\n", recorded / 1e9, fills, recording.pages.size());
+  fmt::print("{:<11} {:>10} {:>9} {:>12} {:>12} {:>9} {:>9} {:>9} {:>8} {:>10}\n", "policy", "modelled s", "speed-up",
+             "DRAM misses", "CXL misses", "promoted", "demoted", "reports", "kernel %", "M fills/s");
+  for (const Run& run : runs) {
+    const pages::Result& r = run.result;
+    const double ns = static_cast<double>(r.modelled_ns);
+    fmt::print("{:<11} {:>10.3f} {:>8.3f}x {:>12} {:>12} {:>9} {:>9} {:>9} {:>8.2f} {:>10.1f}\n", run.job.policy,
+               ns / 1e9, recorded / ns, r.fills[0], r.fills[1], r.promoted, r.demoted, r.reports,
+               100 * static_cast<double>(r.kernel_ns) / ns, static_cast<double>(fills) / 1e6 / run.cpu_seconds);
+  }
+}
+
+int replay(Arguments a) {
+  OutputFile json("--json", a.json);
+  std::vector<Run> runs;
+  for (const std::string& policy : a.policies) {
+    Run run;
+    run.job.policy = policy;
+    run.job.law = a.law;
+    run.job.tracker = a.tracker;
+    for (const std::string& param : a.params) pages::set_param(run.job.params, param);
+    pages::check(run.job);
+    runs.push_back(run);
+  }
+  const pages::Recording recording = pages::read_recording(a.file);
+  run_all(recording, runs, a.threads != 0 ? a.threads : std::max(1u, std::thread::hardware_concurrency()));
+  print(recording, runs);
+  if (json) {
+    nlohmann::ordered_json all;
+    all["recording"] = {{"file", a.file},
+                        {"modelled_ns", recording.field(trace::Field::kEndModelledNs)},
+                        {"llc_misses", {{"dram", recording.fills[0]}, {"cxl", recording.fills[1]}}},
+                        {"pages", recording.pages.size()}};
+    for (const Run& run : runs) all["runs"].push_back(pages::to_json(run.job, run.result));
+    json.finish(pretty(all));
+  }
+  return 0;
+}
+
+std::string footer() {
+  std::string text =
+      "examples:\n"
+      "  neotier hil record --timed --policy none --shift 1 --dram 96M --cxl 192M -o gups.rec.zst -- build/bin/gups "
+      "--table 240 --hot 32 --updates 20000000\n"
+      "  neotier replay gups.rec.zst --policy none,placebo,neotier --json replay.json\n"
+      "  neotier replay gups.rec.zst --policy neotier --tracker exact --param payback_ms=200\n\npolicies:\n";
+  for (const pages::PolicyInfo& policy : pages::policies())
+    text += fmt::format("  {:<9} {}\n", policy.name, policy.text);
+  text += "\nparameters (--param NAME=VALUE), with their defaults:\n";
+  const pages::Params defaults;
+  for (const pages::ParamInfo& info : pages::param_table()) {
+    text += fmt::format("  {:<21} {:>6}  {}\n", info.name, defaults.*info.field, info.text);
+  }
+  return text;
+}
+
+}  // namespace
+
+void add_replay(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* replay_command =
+      app.add_subcommand("replay", "place the pages of a recording by the module's own decisions");
+  replay_command->footer(footer());
+  replay_command->add_option("RECORDING", arguments->file, "of `neotier hil record --timed --policy none`")->required();
+  replay_command->add_option("--policy", arguments->policies, "policies, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  replay_command->add_option("--law", arguments->law, "payback, fixed or neomem, for neotier and placebo")
+      ->capture_default_str();
+  replay_command
+      ->add_option("--tracker", arguments->tracker,
+                   "device (the profiler's golden model), exact (counts of each page) or pebs (one request in 199)")
+      ->capture_default_str();
+  replay_command->add_option("--param", arguments->params, "NAME=VALUE, see below; may be repeated");
+  replay_command->add_option("--threads", arguments->threads, "policies at a time; 0: as many as processors")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  replay_command->add_option("--json", arguments->json, "FILE for the figures");
+  replay_command->callback([arguments, &status] { status = replay(*arguments); });
+}
+
+}  // namespace neotier::cli

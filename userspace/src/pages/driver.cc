@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pages/driver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace neotier::pages {
+
+using trace::Field;
+
+namespace {
+constexpr uint64_t kUs = 1000, kMs = 1'000'000;
+// The one CPU is kswapd's and the program's in turns, a tick of 250 Hz each.
+constexpr uint64_t kSliceNs = 4 * kMs;
+constexpr uint64_t kReportsPerRead = 8;  // a line of the ring, read by streaming loads
+// All that a program maps is one mapping here: a page's number is its offset.
+constexpr uint64_t kMapping = 1;
+
+}  // namespace
+
+const neotier_policy* find_law(const std::string& name) {
+  if (const neotier_policy* law = neotier_policy_find(name.c_str())) return law;
+  std::string known;
+  for (const neotier_policy* const* p = neotier_policies; *p; ++p)
+    known += (known.empty() ? "" : ", ") + std::string((*p)->name);
+  throw std::runtime_error(fmt::format("--law '{}': expected {}", name, known));
+}
+
+const neotier_hotlist_ops Driver::kHotlistOps = {[](void* owner, uint32_t slot, bool) {
+                                                   const Driver& d = of(owner);
+                                                   const uint32_t page = d.memory_.page_of(slot);
+                                                   if (page == kNoPage) return NEOTIER_SKIP_NOT_LRU;
+                                                   return d.memory_.movable(page) ? NR_NEOTIER_SKIP : NEOTIER_SKIP_FILE;
+                                                 },
+                                                 [](void* owner, uint32_t, neotier_skip reason) {
+                                                   of(owner).counts_.unconfirmed += reason == NEOTIER_SKIP_UNCONFIRMED;
+                                                 }};
+
+const neotier_promote_ops Driver::kPromoteOps = {
+    [](void* owner, uint32_t pages) {
+      Driver& d = of(owner);
+      return neotier_bucket_take(&d.bucket_, d.quota_rate(), pages, d.now_ns());
+    },
+    [](void* owner, uint32_t pages) { neotier_bucket_return(&of(owner).bucket_, pages); },
+    [](void* owner) -> u64 {
+      const Driver& d = of(owner);
+      const neotier_levels levels = d.levels();
+      return neotier_room_pages(&d.room_, d.hotlist_.waiting.nr, &levels);
+    },
+    [](void* owner) {
+      Driver& d = of(owner);
+      if (neotier_room_hold(&d.room_, d.hotlist_.waiting.nr)) return false;
+      d.wake_kswapd();
+      neotier_room_asked(&d.room_, d.now_ns());
+      return true;
+    },
+    [](void* owner, neotier_hot* batch, uint32_t nr) { return of(owner).migrate(batch, nr); },
+    [](void* owner, neotier_promote_event event, uint32_t n) {
+      Driver& d = of(owner);
+      (event == NEOTIER_EVENT_DRY_RUN     ? d.counts_.tried_dry
+       : event == NEOTIER_EVENT_ROOM_HOLD ? d.counts_.room_holds
+                                          : d.counts_.room_waits) += n;
+    }};
+
+Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool dry_run)
+    : memory_(memory),
+      params_(job.params),
+      dry_run_(dry_run),
+      shift_(static_cast<unsigned>(recording.field(Field::kShift))),
+      law_(find_law(job.law)),
+      queued_(neotier_hotlist_words(memory.slots())),
+      seen_(NEOTIER_SEEN_ENTRIES),
+      places_(NEOTIER_WAITING_MAX),
+      batch_(job.params.batch) {
+  TrackerOptions options;
+  options.slots = memory.slots();
+  options.epoch_ticks = static_cast<uint32_t>(params_.epoch_us / 100);
+  options.log2_width = static_cast<uint32_t>(recording.field(Field::kLog2Width));
+  options.peak_lines_per_tick =
+      static_cast<uint32_t>(100'000'000 / std::max<uint64_t>(1, recording.field(Field::kCxlServicePs)));
+  tracker_ = make_tracker(job.tracker, options);
+  tracker_->set_threshold(static_cast<uint32_t>(params_.threshold));
+
+  hotlist_.queued = queued_.data();
+  hotlist_.seen = seen_.data();
+  hotlist_.ops = &kHotlistOps;
+  hotlist_.owner = this;
+  neotier_hotlist_init(&hotlist_, places_.data());
+  ping_pong_.sets_log2 = neotier_ping_pong_sets_log2(memory.dram_pages());
+  ping_pong_entries_.resize(size_t{NEOTIER_PING_PONG_WAYS} << ping_pong_.sets_log2);
+  ping_pong_.entries = ping_pong_entries_.data();
+  promotion_ = {&hotlist_, batch_.data(), &kPromoteOps, this, NEOTIER_NO_LIMIT};
+  counts_.threshold = params_.threshold;
+}
+
+neotier_levels Driver::levels() const {
+  neotier_levels levels{};
+  const auto gap = params_.gap_pages, low = static_cast<uint64_t>(memory_.low());
+  const neotier_zone_levels zone = {static_cast<uint64_t>(std::max<int64_t>(0, memory_.dram_free())),
+                                    low > gap ? low - gap : 0, low, low + gap, 0};
+  neotier_levels_add(&levels, &zone);
+  neotier_levels_headroom(&levels, params_.headroom_pages);
+  return levels;
+}
+
+void Driver::decide(uint64_t now) {
+  if (!started_) {
+    started_ = true;
+    neotier_policy_params params = neotier_policy_default_params;
+    params.threshold = static_cast<uint32_t>(params_.threshold);
+    params.saved_ns = static_cast<uint32_t>(params_.saved_ns);
+    params.payback_ms = static_cast<uint32_t>(params_.payback_ms);
+    law_->init(policy_state_, &params);
+    decided_ns_ = now;
+    return;
+  }
+  const uint64_t interval = now - decided_ns_;
+  if (interval < params_.decide_interval_ms * kMs) return;
+  pass_requests();
+  const TrackerState state = tracker_->state();
+  neotier_snapshot s{};
+  s.interval_ns = interval;
+  s.epochs = state.epochs - observed_.epochs;
+  s.reads = state.reads - observed_.reads;
+  s.writes = state.writes - observed_.writes;
+  s.lost = state.lost - observed_.lost;
+  std::copy(std::begin(state.histogram), std::end(state.histogram), s.histogram);
+  s.error_bound = state.error_bound;
+  s.threshold = static_cast<uint32_t>(counts_.threshold);
+  s.counter_max = Tracker::kCounterMax;
+  s.downsampling = 1;
+  s.epoch_ns = params_.epoch_us * kUs;
+  s.reported = counts_.reports - decided_counts_.reports;
+  s.promoted = counts_.promoted - decided_counts_.promoted;
+  s.promote_ns = promote_ns_ - decided_promote_ns_;
+  s.ping_pong = counts_.ping_pong - decided_counts_.ping_pong;
+  s.quota_pages = neotier_bucket_pages(quota_rate(), std::min<uint64_t>(interval, 60'000 * kMs));
+  const neotier_levels levels = this->levels();
+  s.fast_free_pages = neotier_room_pages(&room_, hotlist_.waiting.nr, &levels);
+  s.fast_total_pages = memory_.dram_pages();
+  s.slow_total_pages = memory_.slots();
+  neotier_plan plan{};
+  law_->decide(policy_state_, &s, &plan);
+  counts_.threshold = std::clamp(plan.threshold, 1u, Tracker::kCounterMax);
+  promotion_.left = plan.promote_max;
+  tracker_->set_threshold(static_cast<uint32_t>(counts_.threshold));
+  ++counts_.decisions;
+  counts_.epochs = state.epochs;
+  counts_.lost = state.lost;
+  observed_ = state;
+  decided_counts_ = counts_;
+  decided_promote_ns_ = promote_ns_;
+  decided_ns_ = now;
+  memory_.spend_instructions(params_.decide_instructions);
+  memory_.spend_reads(params_.decide_reads);
+}
+
+void Driver::drain(uint64_t now) {
+  const uint64_t epoch_ns = params_.epoch_us * kUs;
+  pass_requests();
+  if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing)) counts_.discarded += tracker_->discard();
+  const uint32_t most = neotier_drain_most(&drain_, hotlist_.waiting.nr);
+  if (most == 0) return;
+  reports_.clear();
+  tracker_->drain(most, reports_);
+  neotier_drain_done(&drain_, static_cast<uint32_t>(reports_.size()));
+  counts_.reports += reports_.size();
+  memory_.spend_reads((reports_.size() + kReportsPerRead - 1) / kReportsPerRead);
+  memory_.spend_instructions(reports_.size() * params_.report_instructions);
+  for (const Report& report : reports_) {
+    if (report.slot >= queued_.size() * 64) continue;
+    neotier_hotlist_report(&hotlist_, report.slot, report.count, now, epoch_ns,
+                           static_cast<uint32_t>(params_.confirm_epochs));
+  }
+}
+
+void Driver::keep_reserve(uint64_t now) {
+  const uint64_t most = neotier_room_most(params_.reserve_pages, memory_.dram_pages());
+  const neotier_levels target = levels();
+  const int64_t free = std::max<int64_t>(0, memory_.dram_free()) + std::max<int64_t>(0, memory_.cxl_free());
+  neotier_room_watch(&room_, static_cast<uint64_t>(free) + room_.reserved, target.gap, now);
+  if (!neotier_room_keep(&room_, counts_.promoted, most, now)) drop_reserve();
+  if (!room_.fill) return;
+  const uint64_t pages = neotier_room_fill(&room_, target.above_low, most);
+  memory_.take_dram(static_cast<int64_t>(pages));
+  room_.reserved += pages;
+  room_.fill = room_.reserved < most;
+}
+
+void Driver::drop_reserve() {
+  memory_.take_dram(-static_cast<int64_t>(room_.reserved));
+  room_.reserved = 0;
+  room_.fill = false;
+}
+
+int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
+  const uint64_t start = now_ns();
+  neotier_hotlist_done(&hotlist_, batch, nr);
+  for (uint32_t i = 0; i < nr; ++i) {
+    const uint32_t page = memory_.page_of(batch[i].page);
+    const uint64_t identity = neotier_page_identity(kMapping, page);
+    counts_.ping_pong += neotier_ping_pong_check(&ping_pong_, identity);
+    if (room_.reserved != 0) {
+      --room_.reserved;
+    } else {
+      // As the kernel's allocator: below the low watermark it wakes kswapd, unless the module leaves it asleep.
+      if (!neotier_room_hold(&room_, hotlist_.waiting.nr) && memory_.dram_free() <= memory_.low()) {
+        wake_kswapd();
+        room_.fill = true;
+      }
+      memory_.take_dram(1);
+    }
+    memory_.promote(page);
+    memory_.spend_instructions(params_.promote_instructions);
+    neotier_ping_pong_note(&ping_pong_, identity, now_ns());
+  }
+  counts_.promoted += nr;
+  promote_ns_ += now_ns() - start;
+  return static_cast<int>(nr);
+}
+
+neotier_next Driver::step() {
+  const uint64_t now = now_ns();
+  decide(now);
+  drain(now);
+  if (dry_run_)
+    drop_reserve();
+  else
+    keep_reserve(now);
+  const neotier_next what =
+      hotlist_.waiting.nr == 0 ? NEOTIER_SLEEP
+                               : neotier_promote_some(&promotion_, static_cast<uint32_t>(params_.batch), dry_run_, now);
+  return what == NEOTIER_SLEEP && room_.fill ? NEOTIER_WAIT_ROOM : what;
+}
+
+void Driver::wake_kswapd() { kswapd_at_ns_ = std::min(kswapd_at_ns_, now_ns()); }
+
+void Driver::run_kswapd() {
+  const auto high = memory_.low() + static_cast<int64_t>(params_.gap_pages);
+  const bool more = memory_.reclaim_until(high, params_.demote_instructions, kSliceNs >> shift_);
+  kswapd_at_ns_ = more ? now_ns() + kSliceNs : UINT64_MAX;
+}
+
+void Driver::wake() {
+  if (now_ns() >= kswapd_at_ns_) run_kswapd();
+  if (now_ns() >= wakes_at_ns_) run_thread();
+}
+
+void Driver::run_thread() {
+  memory_.spend_instructions(params_.wake_instructions);
+  memory_.spend_reads(params_.wake_reads);
+  neotier_next what;
+  do {
+    what = step();
+    if (what != NEOTIER_WAIT_ROOM) room_wait_us_ = NEOTIER_ROOM_WAIT_US;
+  } while (what == NEOTIER_AGAIN);
+  const uint64_t now = now_ns(), period = params_.period_us * kUs;
+  if (what == NEOTIER_WAIT_ROOM) {
+    wakes_at_ns_ = now + std::min<uint64_t>(room_wait_us_ * kUs, period);
+    room_wait_us_ = static_cast<uint32_t>(std::min<uint64_t>(room_wait_us_ * 2, params_.period_us));
+  } else {
+    next_period_ns_ += period;
+    if (next_period_ns_ < now || next_period_ns_ > now + period) next_period_ns_ = now + period;
+    wakes_at_ns_ = next_period_ns_;
+  }
+}
+
+Result Driver::result() const { return counts_; }
+
+}  // namespace neotier::pages

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each page of a replay lies, what a line from there costs, and how much memory is free. Arithmetic of time is
+// that of hil/model/hierarchy.h. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "pages/reclaim.h"
+#include "pages/recording.h"
+
+namespace neotier::pages {
+
+struct Params;
+struct Result;
+
+enum class Placement {
+  kRecorded,    // where the recorded run had it
+  kAllDram,     // as the name says
+  kFirstTouch,  // DRAM while there is free memory above the low watermark, as the kernel allocates
+};
+
+class Memory {
+ public:
+  Memory(const Recording& recording, const Params& params, Placement placement);
+
+  // A line of the page is fetched.
+  template <bool kTracked>
+  void fill(uint32_t page) {
+    const unsigned tier = tier_of(page);
+    if constexpr (kTracked) {
+      reclaim_.accessed(page);
+      if (tier == 1) requests_.push_back(slot_[page] * 2);
+    }
+    line(tier);
+  }
+  template <bool kTracked>
+  void write_back(uint32_t page) {
+    const unsigned tier = tier_of(page);
+    if constexpr (kTracked) {
+      if (tier == 1) requests_.push_back(slot_[page] * 2 + 1);
+    }
+    occupy(tier);
+  }
+  void accessed(uint32_t page) { reclaim_.accessed(page); }
+  void come(uint32_t page);
+
+  void pass(uint64_t instructions, uint64_t base_ps) {
+    instructions_ += instructions;
+    now_ps_ += base_ps;
+  }
+  uint64_t guest_ns(unsigned shift) const { return instructions_ << shift; }
+  uint64_t now_ps() const { return now_ps_; }
+
+  // What the kernel does beside the program.
+  void spend_instructions(uint64_t n) {
+    instructions_ += n;
+    now_ps_ += n * base_ps_;
+    kernel_ps_ += n * base_ps_;
+  }
+  void spend_reads(uint64_t n) {
+    now_ps_ += n * mmio_read_ps_;
+    kernel_ps_ += n * mmio_read_ps_;
+  }
+
+  // Requests to the CXL memory since take: slot x 2, plus 1 for a write.
+  std::vector<uint32_t>& requests() { return requests_; }
+
+  uint32_t slots() const { return static_cast<uint32_t>(page_of_.size()); }
+  // kNoPage: free.
+  uint32_t page_of(uint32_t slot) const { return slot < page_of_.size() ? page_of_[slot] : kNoPage; }
+  bool movable(uint32_t page) const { return recording_.pages[page].movable; }
+
+  // Free pages of the DRAM and of the CXL memory; signed, because a recording does not tell all that is freed.
+  int64_t dram_free() const { return dram_free_; }
+  int64_t cxl_free() const { return cxl_free_; }
+  int64_t low() const { return low_; }
+  void take_dram(int64_t pages) { dram_free_ -= pages; }
+  uint64_t dram_pages() const { return dram_pages_; }
+
+  // Copies a page that is in a slot into a page of DRAM that the caller has accounted for. The page is young.
+  void promote(uint32_t page);
+  // Demotes pages until `free` are free, or for so many instructions. Returns false when there is no more to do.
+  bool reclaim_until(int64_t free, uint64_t demote_instructions, uint64_t instructions);
+
+  void finish(Result& result) const;
+
+ private:
+  static constexpr uint32_t kNoSlot = UINT32_MAX, kInDram = UINT32_MAX - 1;
+
+  // 0: DRAM, 1: CXL memory.
+  unsigned tier_of(uint32_t page) {
+    if (slot_[page] == kNoSlot) [[unlikely]]
+      place(page);
+    return slot_[page] != kInDram;
+  }
+  void place(uint32_t page);
+  void into_dram(uint32_t page);
+  void into_cxl(uint32_t page);
+  void leave(uint32_t page);
+  void copy(unsigned from, unsigned to, uint32_t slot);
+
+  uint64_t occupy(unsigned tier) {
+    const uint64_t start = std::max(now_ps_, free_at_ps_[tier]);
+    free_at_ps_[tier] = start + service_ps_[tier];
+    return start - now_ps_;
+  }
+  void line(unsigned tier) {
+    const uint64_t wait = occupy(tier);
+    const uint64_t stall = wait == 0 ? stall_of_[tier] : (latency_ps_[tier] + wait) / mlp_;
+    ++fills_[tier];
+    stall_ps_[tier] += stall;
+    now_ps_ += stall;
+  }
+
+  const Recording& recording_;
+  Placement placement_;
+  uint64_t base_ps_, mmio_read_ps_, mlp_;
+  std::array<uint64_t, 2> latency_ps_, service_ps_, stall_of_, free_at_ps_{}, fills_{}, stall_ps_{};
+  uint64_t now_ps_ = 0, instructions_ = 0, kernel_ps_ = 0, demoted_ = 0;
+  std::vector<uint32_t> slot_;     // of each page
+  std::vector<uint32_t> page_of_;  // of each slot
+  std::vector<uint32_t> free_slots_;
+  uint32_t next_slot_ = 0;
+  std::vector<uint32_t> requests_;
+  int64_t dram_free_, cxl_free_, low_;
+  uint64_t dram_pages_ = 0;
+  Reclaim reclaim_;
+};
+
+}  // namespace neotier::pages

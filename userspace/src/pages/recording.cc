@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pages/recording.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+
+#include "trace/reader.h"
+#include "trace/writer.h"
+
+namespace neotier::pages {
+
+namespace {
+
+using trace::Field;
+
+constexpr uint64_t kLineMask = ((uint64_t{1} << 40) - 1) & ~uint64_t{63};
+constexpr uint32_t kMaxPages = (1u << (32 - kStepBits)) - 1;
+// The kernel clears or copies a page line by line. So many lines in rising order, up to the last but so many, are that:
+// some may be cached and not be filled.
+constexpr unsigned kFreshLines = 40, kLastLine = 60;
+
+class Builder {
+ public:
+  explicit Builder(const std::filesystem::path& file) : file_(file) {}
+
+  void take(uint64_t word) {
+    ++record_;
+    if (record_ == 1 && word != trace::header_of(Field::kVersion, trace::kRecordingVersion)) {
+      if (trace::kind_of(word) == trace::Record::kHeader) fail("is a recording of another version; record it again");
+      fail("is no recording with time; make one with `neotier hil record --timed`");
+    }
+    if (ended_ && trace::kind_of(word) != trace::Record::kHeader) fail("goes on after its end");
+    switch (trace::kind_of(word)) {
+      case trace::Record::kLine:
+        line(word);
+        break;
+      case trace::Record::kTime:
+        step(static_cast<uint32_t>(Step::kTime));
+        step(static_cast<uint32_t>(word & trace::kTimeField));
+        step(static_cast<uint32_t>(word >> 28 & trace::kTimeField));
+        r_.instructions += word & trace::kTimeField;
+        break;
+      case trace::Record::kAccessed:
+        accessed(word & ((uint64_t{1} << 40) - 1), word >> 40 & 0xffff);
+        break;
+      case trace::Record::kHeader:
+        header(word >> 48 & 0xff, word & ((uint64_t{1} << 48) - 1));
+        break;
+      default:
+        fail("has a record of no known kind");
+    }
+  }
+
+  Recording finish() {
+    if (record_ == 0) fail("is empty");
+    if (!ended_) fail("ends before its totals; was it cut?");
+    if (r_.fills[0] != r_.field(Field::kEndDramFills) || r_.fills[1] != r_.field(Field::kEndCxlFills)) {
+      fail("has not the fills that its totals name; is it damaged?");
+    }
+    return std::move(r_);
+  }
+
+ private:
+  struct Place {
+    uint32_t page = kNoPage;
+    uint8_t next_line = 0, lines = 0;  // of what may be clearing
+  };
+
+  [[noreturn]] void fail(const std::string& why) const {
+    throw std::runtime_error(fmt::format("{}: {} (record {})", file_.string(), why, record_));
+  }
+
+  void step(uint32_t word) { r_.steps.push_back(word); }
+
+  void header(uint64_t field, uint64_t value) {
+    if (field == 0 || field >= r_.fields.size()) fail("has a header field of no known kind");
+    r_.fields[field] = value;
+    if (field >= static_cast<uint64_t>(Field::kEndModelledNs)) ended_ = true;
+    if (static_cast<Field>(field) == Field::kCxlBytes) cxl_bytes_ = value;
+    if (static_cast<Field>(field) == Field::kCxlBase) cxl_base_ = value;
+    if ((static_cast<Field>(field) == Field::kShift && value > 10) ||
+        (static_cast<Field>(field) == Field::kMlp && value == 0)) {
+      fail("has a header field out of range");
+    }
+  }
+
+  bool is_cxl(uint64_t number) const { return (number << 12) - cxl_base_ < cxl_bytes_; }
+
+  uint32_t add_page(uint64_t number, uint32_t replaces, bool fresh) {
+    if (r_.pages.size() >= kMaxPages) fail("has more pages than a replay can tell apart");
+    r_.pages.push_back({replaces, is_cxl(number), false, fresh});
+    return static_cast<uint32_t>(r_.pages.size() - 1);
+  }
+
+  Place& place(uint64_t number) {
+    Place& place = places_[number];
+    if (place.page == kNoPage) place.page = add_page(number, kNoPage, false);
+    return place;
+  }
+
+  void line(uint64_t word) {
+    const uint64_t address = word & kLineMask;
+    const bool is_write = word & trace::kWriteBit, by_kernel = word & trace::kKernelBit;
+    if ((word & ~(kLineMask | trace::kWriteBit | trace::kKernelBit)) != 0) fail("has an address that is no line's");
+    Place& at = place(address >> 12);
+    if (is_write) {
+      ++r_.writebacks[is_cxl(address >> 12)];
+      step(step_of(Step::kWriteback, at.page));
+      return;
+    }
+    ++r_.fills[is_cxl(address >> 12)];
+    if (!by_kernel) {
+      r_.pages[at.page].movable = true;
+      at.next_line = at.lines = 0;
+    } else {
+      clearing(at, address);
+    }
+    step(step_of(Step::kFill, at.page));
+  }
+
+  void clearing(Place& at, uint64_t address) {
+    const auto line = static_cast<uint8_t>(address >> 6 & 63);
+    if (line < at.next_line) at.lines = 0;
+    at.next_line = static_cast<uint8_t>(line + 1);
+    if (++at.lines < kFreshLines || line < kLastLine) return;
+    at.lines = at.next_line = 0;
+    // What was there before is gone. Its last user was the page that this one replaces, unless nothing but the clearing
+    // is known of it: then it is the same page.
+    Page& old = r_.pages[at.page];
+    if (!old.movable && !old.fresh) {
+      old.fresh = true;
+      r_.new_dram_pages += !old.cxl;
+      step(step_of(Step::kNew, at.page));
+      return;
+    }
+    const uint32_t replaces = at.page;
+    at.page = add_page(address >> 12, replaces, true);
+    step(step_of(Step::kNew, at.page));
+  }
+
+  void accessed(uint64_t group, uint64_t mask) {
+    for (unsigned bit = 0; bit < 16; ++bit) {
+      if ((mask >> bit & 1) == 0) continue;
+      // A page whose lines were never fetched is of no interest.
+      const auto found = places_.find(group * 16 + bit);
+      if (found != places_.end()) step(step_of(Step::kAccessed, found->second.page));
+    }
+  }
+
+  std::filesystem::path file_;
+  Recording r_;
+  uint64_t record_ = 0, cxl_base_ = 0, cxl_bytes_ = 0;
+  bool ended_ = false;
+  std::unordered_map<uint64_t, Place> places_;
+};
+
+}  // namespace
+
+Recording read_recording(const std::filesystem::path& file) {
+  trace::Reader reader(file);
+  Builder builder(file);
+  for (auto records = reader.next(); !records.empty(); records = reader.next()) {
+    for (const uint64_t word : records) builder.take(word);
+  }
+  return builder.finish();
+}
+
+}  // namespace neotier::pages

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recordings: what is read back of what was written, pages that change hands, files that are none.
+#include "pages/recording.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pages/recording_testing.h"
+#include "trace/writer.h"
+
+namespace neotier::pages {
+namespace {
+
+using testing::HasSubstr;
+using trace::Field;
+
+TEST(Recording, LinesTimesAndAccessedPagesComeInOrder) {
+  RecordingFile file;
+  file.line(0x1000);
+  file.time(100, 24'000);
+  file.line(RecordingFile::kCxlBase + 0x40);
+  file.line(0x1000, true);
+  file.accessed(1);
+  const Recording r = file.read();
+  EXPECT_EQ(r.steps, (std::vector<uint32_t>{step_of(Step::kFill, 0), static_cast<uint32_t>(Step::kTime), 100, 24'000,
+                                            step_of(Step::kFill, 1), step_of(Step::kWriteback, 0),
+                                            step_of(Step::kAccessed, 0)}));
+  EXPECT_FALSE(r.pages[0].cxl);
+  EXPECT_TRUE(r.pages[1].cxl);
+  EXPECT_EQ(r.fills[0], 1u);
+  EXPECT_EQ(r.fills[1], 1u);
+  EXPECT_EQ(r.writebacks[0], 1u);
+  EXPECT_EQ(r.instructions, 100u);
+}
+
+TEST(Recording, APageThatTheKernelClearsIsANewOne) {
+  RecordingFile file;
+  file.line(0x5000);  // a program's
+  file.clear(0x5000);
+  file.line(0x5000);
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 2u);
+  EXPECT_EQ(r.pages[1].replaces, 0u);
+  EXPECT_TRUE(r.pages[1].fresh);
+  EXPECT_FALSE(r.pages[0].fresh);
+  EXPECT_EQ(r.steps.back(), step_of(Step::kFill, 1));
+}
+
+TEST(Recording, APageKnownOnlyByItsClearingIsOne) {
+  RecordingFile file;
+  file.clear(0x5000);
+  file.line(0x5000);
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 1u);
+  EXPECT_TRUE(r.pages[0].fresh);
+  EXPECT_EQ(r.new_dram_pages, 1u);
+}
+
+TEST(Recording, AProgramThatStreamsThroughAPageOwnsItStill) {
+  RecordingFile file;
+  for (uint64_t line = 0; line < 64; ++line) file.line(0x5000 + line * 64);
+  const Recording r = file.read();
+  EXPECT_EQ(r.pages.size(), 1u);
+  EXPECT_FALSE(r.pages[0].fresh);
+}
+
+TEST(Recording, OnlyWhatAProgramTouchesCanBeMoved) {
+  RecordingFile file;
+  file.line(0x5000, false, true);
+  file.line(0x6000);
+  const Recording r = file.read();
+  EXPECT_FALSE(r.pages[0].movable);
+  EXPECT_TRUE(r.pages[1].movable);
+}
+
+TEST(Recording, WhatIsNoneIsOneLine) {
+  const auto refused = [](RecordingFile& file) {
+    try {
+      file.read();
+    } catch (const std::runtime_error& error) {
+      return std::string(error.what());
+    }
+    return std::string("was read");
+  };
+  RecordingFile bare(RecordingFile::kBare);
+  bare.put(0x1000);
+  EXPECT_THAT(refused(bare), HasSubstr("is no recording with time; make one with `neotier hil record --timed`"));
+
+  RecordingFile newer(RecordingFile::kBare);
+  newer.put(trace::header_of(Field::kVersion, trace::kRecordingVersion + 1));
+  EXPECT_THAT(refused(newer), HasSubstr("of another version"));
+
+  RecordingFile cut;
+  cut.line(0x1000);
+  cut.leave_out_totals();
+  EXPECT_THAT(refused(cut), HasSubstr("ends before its totals; was it cut?"));
+
+  RecordingFile lost;
+  lost.line(0x1000);
+  lost.forget_a_fill();
+  EXPECT_THAT(refused(lost), HasSubstr("has not the fills that its totals name"));
+
+  RecordingFile strange;
+  strange.put(uint64_t{9} << 56);
+  EXPECT_THAT(refused(strange), HasSubstr("no known kind"));
+}
+
+}  // namespace
+}  // namespace neotier::pages

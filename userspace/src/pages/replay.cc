@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pages/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "pages/driver.h"
+#include "pages/memory.h"
+
+namespace neotier::pages {
+
+namespace {
+
+using trace::Field;
+
+constexpr uint64_t kTickNs = 100'000;
+
+enum class Kind { kRecorded, kAllDram, kLaw, kPlacebo };
+
+Kind kind_of_policy(const std::string& name) {
+  if (name == "none") return Kind::kRecorded;
+  if (name == "all-dram") return Kind::kAllDram;
+  if (name == "neotier") return Kind::kLaw;
+  if (name == "placebo") return Kind::kPlacebo;
+  std::string known;
+  for (const PolicyInfo& policy : policies()) known += (known.empty() ? "" : ", ") + std::string(policy.name);
+  throw std::runtime_error(fmt::format("--policy '{}': expected {}", name, known));
+}
+
+// Walks through a recording once. `kTracked`: a driver looks at what the device counts.
+template <bool kTracked>
+void walk(const Recording& recording, Memory& memory, Driver* driver) {
+  const unsigned shift = static_cast<unsigned>(recording.field(Field::kShift));
+  uint64_t next_tick = kTickNs;
+  const auto& steps = recording.steps;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const uint32_t page = steps[i] >> kStepBits;
+    switch (static_cast<Step>(steps[i] & ((1u << kStepBits) - 1))) {
+      case Step::kFill:
+        memory.fill<kTracked>(page);
+        break;
+      case Step::kWriteback:
+        memory.write_back<kTracked>(page);
+        break;
+      case Step::kAccessed:
+        memory.accessed(page);
+        break;
+      case Step::kNew:
+        memory.come(page);
+        break;
+      case Step::kTime:
+        memory.pass(steps[i + 1], steps[i + 2]);
+        i += 2;
+        if constexpr (kTracked) {
+          while (memory.guest_ns(shift) >= next_tick) {
+            driver->tick();
+            next_tick += kTickNs;
+          }
+          if (memory.guest_ns(shift) >= driver->wakes_at()) driver->wake();
+        }
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+const std::vector<ParamInfo>& param_table() {
+  static const std::vector<ParamInfo> kTable = {
+      {"promote_instructions", &Params::promote_instructions, 0, 10'000'000, "kernel: of a promoted page"},
+      {"demote_instructions", &Params::demote_instructions, 0, 10'000'000, "kernel: of a demoted page"},
+      {"report_instructions", &Params::report_instructions, 0, 10'000'000, "kernel: of a report that is read"},
+      {"wake_instructions", &Params::wake_instructions, 0, 10'000'000, "kernel: of the driver's thread waking"},
+      {"decide_instructions", &Params::decide_instructions, 0, 10'000'000, "kernel: of a decision"},
+      {"wake_reads", &Params::wake_reads, 0, 10'000, "uncached reads of the device when the thread wakes"},
+      {"decide_reads", &Params::decide_reads, 0, 10'000, "uncached reads of the device for a decision"},
+      {"low_pages", &Params::low_pages, 0, 1ull << 32, "DRAM: low watermark, above the recorded run's"},
+      {"gap_pages", &Params::gap_pages, 0, 1ull << 32, "DRAM: from the low to the high watermark"},
+      {"quota_mb_per_s", &Params::quota_mb_per_s, 0, 1 << 20, "module: MiB/s"},
+      {"period_us", &Params::period_us, 100, 60'000'000, "module: us"},
+      {"decide_interval_ms", &Params::decide_interval_ms, 1, 60'000, "module: ms"},
+      {"reserve_pages", &Params::reserve_pages, 0, 1 << 20, "module: pages"},
+      {"headroom_pages", &Params::headroom_pages, 0, INT32_MAX, "module: pages"},
+      {"batch", &Params::batch, 1, 512, "module: pages"},
+      {"confirm_epochs", &Params::confirm_epochs, 1, 8, "module: epochs"},
+      {"epoch_us", &Params::epoch_us, 100, 4'095'000, "device: us, whole hundreds"},
+      {"threshold", &Params::threshold, 1, 65535, "device: what the law starts from"},
+      {"saved_ns", &Params::saved_ns, 1, 100'000, "law payback: ns"},
+      {"payback_ms", &Params::payback_ms, 1, 60'000, "law payback: ms"},
+  };
+  return kTable;
+}
+
+void set_param(Params& params, std::string_view setting) {
+  const size_t equals = setting.find('=');
+  const std::string_view name = setting.substr(0, equals);
+  for (const ParamInfo& info : param_table()) {
+    if (info.name != name) continue;
+    const std::string_view text = equals == std::string_view::npos ? "" : setting.substr(equals + 1);
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < info.min || value > info.max) {
+      throw std::runtime_error(
+          fmt::format("--param '{}': expected a whole number from {} to {}", setting, info.min, info.max));
+    }
+    params.*info.field = value;
+    return;
+  }
+  throw std::runtime_error(fmt::format("--param '{}': no such parameter; --help lists them", setting));
+}
+
+const std::vector<PolicyInfo>& policies() {
+  static const std::vector<PolicyInfo> kPolicies = {
+      {"none", "each page where the recorded run had it"},
+      {"all-dram", "all pages in DRAM"},
+      {"neotier", "neotier.ko's own decisions, kernel demotion"},
+      {"placebo", "as neotier, but nothing is moved"},
+  };
+  return kPolicies;
+}
+
+void check(const Job& job) {
+  kind_of_policy(job.policy);
+  find_law(job.law);
+  make_tracker(job.tracker, TrackerOptions{.slots = 1});
+}
+
+Result replay(const Recording& recording, const Job& job) {
+  const Kind kind = kind_of_policy(job.policy);
+  const bool law = kind == Kind::kLaw || kind == Kind::kPlacebo;
+  Memory memory(recording, job.params,
+                law                      ? Placement::kFirstTouch
+                : kind == Kind::kAllDram ? Placement::kAllDram
+                                         : Placement::kRecorded);
+  std::optional<Driver> driver;
+  if (law) {
+    driver.emplace(recording, memory, job, kind == Kind::kPlacebo);
+    walk<true>(recording, memory, &*driver);
+  } else {
+    walk<false>(recording, memory, nullptr);
+  }
+  Result result = driver ? driver->result() : Result{};
+  memory.finish(result);
+  result.guest_ns = memory.guest_ns(static_cast<unsigned>(recording.field(Field::kShift)));
+  return result;
+}
+
+nlohmann::ordered_json to_json(const Job& job, const Result& r) {
+  nlohmann::ordered_json params;
+  for (const ParamInfo& info : param_table()) params[std::string(info.name)] = job.params.*info.field;
+  return {{"policy", job.policy},
+          {"law", job.law},
+          {"tracker", job.tracker},
+          {"modelled_ns", r.modelled_ns},
+          {"guest_ns", r.guest_ns},
+          {"kernel_ns", r.kernel_ns},
+          {"llc_misses", {{"dram", r.fills[0]}, {"cxl", r.fills[1]}}},
+          {"stall_ns", {{"dram", r.stall_ns[0]}, {"cxl", r.stall_ns[1]}}},
+          {"promoted_pages", r.promoted},
+          {"demoted_pages", r.demoted},
+          {"ping_pong", r.ping_pong},
+          {"reports", r.reports},
+          {"discarded", r.discarded},
+          {"unconfirmed", r.unconfirmed},
+          {"room_waits", r.room_waits},
+          {"room_holds", r.room_holds},
+          {"dry_run_pages", r.tried_dry},
+          {"decisions", r.decisions},
+          {"threshold", r.threshold},
+          {"epochs", r.epochs},
+          {"lost", r.lost},
+          {"params", params}};
+}
+
+}  // namespace neotier::pages

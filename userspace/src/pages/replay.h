@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages of a recording placed by the kernel module's own decisions: policies/ and policies/promotion/, the same objects
+// as in neotier.ko. What is not theirs is a model: the tracker (pages/tracker.h), kswapd (pages/reclaim.h), the prices
+// of what the kernel does. Two clocks: the guest's, by which the law lives, and modelled time, in which the result is.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "neotier_policy.h"
+#include "pages/recording.h"
+
+namespace neotier::pages {
+
+// Prices and levels of the machine. All whole numbers, so that a replay repeats to the digit.
+struct Params {
+  // Instructions of the kernel.
+  uint64_t promote_instructions = 19000;  // of a page, with its share of the batch
+  uint64_t demote_instructions = 15400;   // likewise
+  uint64_t report_instructions = 450;     // of a report that is read
+  uint64_t wake_instructions = 8000;      // of the driver's thread waking
+  uint64_t decide_instructions = 20000;   // of a decision of the policy
+  // Uncached reads.
+  uint64_t wake_reads = 3, decide_reads = 90;
+  // Pages of the DRAM: how much higher the low watermark is than in the recorded run, and from it to the high one.
+  uint64_t low_pages = 2000, gap_pages = 940;
+  // Of the module, as its files in /sys/kernel/neotier.
+  uint64_t quota_mb_per_s = 1024, period_us = 5000, decide_interval_ms = 100, reserve_pages = 1024, batch = 64,
+           confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000, threshold = 10, saved_ns = 40, payback_ms = 1000;
+};
+
+struct ParamInfo {
+  std::string_view name;
+  uint64_t Params::*field;
+  uint64_t min, max;
+  std::string_view text;
+};
+const std::vector<ParamInfo>& param_table();
+// "NAME=VALUE". Throws std::runtime_error with one line.
+void set_param(Params& params, std::string_view setting);
+
+struct Job {
+  std::string policy;              // of policies()
+  std::string law = "payback";     // a policy of policies/, where `policy` has one
+  std::string tracker = "device";  // as make_tracker()
+  Params params{};
+};
+
+struct PolicyInfo {
+  std::string_view name, text;
+};
+const std::vector<PolicyInfo>& policies();
+
+struct Result {
+  uint64_t modelled_ns = 0, guest_ns = 0, kernel_ns = 0;  // kernel: modelled time of moving, reading and deciding
+  uint64_t fills[2] = {0, 0};                             // from {dram, cxl}
+  uint64_t stall_ns[2] = {0, 0};
+  uint64_t promoted = 0, demoted = 0, ping_pong = 0, reports = 0, unconfirmed = 0, room_waits = 0, room_holds = 0,
+           decisions = 0, threshold = 0, epochs = 0, lost = 0, tried_dry = 0, discarded = 0;
+};
+
+// Throws std::runtime_error with one line for a policy, law or tracker of no known name.
+void check(const Job& job);
+
+// Throws as check(). Thread-safe: a recording is only read.
+Result replay(const Recording& recording, const Job& job);
+
+nlohmann::ordered_json to_json(const Job& job, const Result& result);
+
+}  // namespace neotier::pages

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replays: time by hand, the law on made-up programs, repetition, names.
+#include "pages/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "pages/recording_testing.h"
+
+namespace neotier::pages {
+namespace {
+
+constexpr uint64_t kCxl = RecordingFile::kCxlBase;
+
+Result run(const Recording& recording, const std::string& policy, const std::string& tracker = "exact") {
+  Job job;
+  job.policy = policy;
+  job.tracker = tracker;
+  job.params.low_pages = 10;
+  job.params.gap_pages = 20;
+  return replay(recording, job);
+}
+
+TEST(Replay, TimeOfEachFillByHand) {
+  RecordingFile file;
+  file.line(0x1000);
+  file.time(1000, 240'000);  // apart, so that no line waits for another
+  file.line(kCxl);
+  file.time(1000, 240'000);
+  const Recording r = file.read();
+  // 480 ns of base, 90 / 4 and 250 / 4 ns of stalls.
+  const Result none = run(r, "none");
+  EXPECT_EQ(none.modelled_ns, 480u + 22 + 62 + 1);  // .5 + .5 ns
+  EXPECT_EQ(none.guest_ns, 4000u);
+  EXPECT_EQ(none.fills[0], 1u);
+  EXPECT_EQ(none.fills[1], 1u);
+  EXPECT_EQ(run(r, "all-dram").modelled_ns, 480u + 45);
+}
+
+TEST(Replay, LinesWaitForEachOtherInATier) {
+  RecordingFile file;
+  for (int i = 0; i < 1000; ++i) file.line(kCxl + static_cast<uint64_t>(i) * 64, true);
+  file.line(kCxl);
+  const Recording r = file.read();
+  // 1000 lines of 3.2 ns each are before it: (250 + 3200) / 4.
+  EXPECT_EQ(run(r, "none").modelled_ns, 862u);
+}
+
+// Programs that allocate `dram` pages in DRAM, then `hot` pages in CXL memory, and go on reading the latter for
+// `ms` guest ms, `times` times in each.
+RecordingFile hot_set_in_cxl(uint64_t dram, uint64_t hot, uint64_t ms, uint64_t times) {
+  RecordingFile file;
+  for (uint64_t page = 1; page <= dram; ++page) {
+    file.clear(page << 12);
+    file.line(page << 12);
+    file.time(1000, 240'000);
+  }
+  for (uint64_t page = 0; page < hot; ++page) {
+    file.clear(kCxl + (page << 12));
+    file.line(kCxl + (page << 12));
+    file.time(1000, 240'000);
+  }
+  for (uint64_t i = 0; i < ms; ++i) {
+    for (uint64_t time = 0; time < times; ++time) {
+      for (uint64_t page = 0; page < hot; ++page) {
+        file.line(kCxl + (page << 12) + ((i * times + time) % 64) * 64);
+      }
+      file.time(500'000 / times, 120'000'000 / times);
+    }
+  }
+  return file;
+}
+
+class HotSet : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Trackers, HotSet, testing::Values("device", "exact"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(HotSet, AHotSetInCxlMemoryComesUpAndColdPagesMakeRoom) {
+  const Recording r = hot_set_in_cxl(900, 200, 1000, 20).read();
+  const Result none = run(r, "none"), law = run(r, "neotier", GetParam());
+  EXPECT_GE(law.promoted, 180u);  // for the last few kswapd is not woken
+  EXPECT_GE(law.demoted, 90u);
+  EXPECT_LT(law.fills[1], none.fills[1] / 2);
+  EXPECT_LT(law.modelled_ns, none.modelled_ns);
+}
+
+TEST(Replay, APlaceboMovesNothingAndCostsALittle) {
+  const Recording r = hot_set_in_cxl(900, 200, 600, 20).read();
+  const Result placebo = run(r, "placebo");
+  EXPECT_EQ(placebo.promoted, 0u);
+  EXPECT_EQ(placebo.demoted, 0u);
+  EXPECT_GT(placebo.tried_dry, 0u);
+  EXPECT_GT(placebo.kernel_ns, 0u);
+}
+
+TEST(Replay, ColdPagesStay) {
+  const Recording r = hot_set_in_cxl(900, 200, 600, 1).read();
+  Job job;
+  job.policy = "neotier";
+  job.tracker = "exact";
+  job.params.threshold = 1000;
+  job.law = "fixed";
+  EXPECT_EQ(replay(r, job).promoted, 0u);
+}
+
+TEST(Replay, ItRepeatsToTheDigit) {
+  const Recording r = hot_set_in_cxl(900, 200, 400, 20).read();
+  Job job;
+  job.policy = "neotier";
+  const Result first = replay(r, job), second = replay(r, job);
+  EXPECT_EQ(to_json(job, first), to_json(job, second));
+}
+
+TEST(Replay, OtherNamesAreOneLine) {
+  const auto refused = [](const Job& job) {
+    try {
+      check(job);
+    } catch (const std::runtime_error& error) {
+      return std::string(error.what());
+    }
+    return std::string("was taken");
+  };
+  EXPECT_EQ(refused({.policy = "numab"}), "--policy 'numab': expected none, all-dram, neotier, placebo");
+  EXPECT_EQ(refused({.policy = "neotier", .law = "x"}), "--law 'x': expected payback, fixed, neomem");
+  Params params;
+  EXPECT_THROW(set_param(params, "batch=0"), std::runtime_error);
+  EXPECT_THROW(set_param(params, "batch=1x"), std::runtime_error);
+  EXPECT_THROW(set_param(params, "nonsense=1"), std::runtime_error);
+  set_param(params, "batch=512");
+  EXPECT_EQ(params.batch, 512u);
+}
+
+}  // namespace
+}  // namespace neotier::pages

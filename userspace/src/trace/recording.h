@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
+// A recording: a memory trace (trace/writer.h) of both tiers with time. Each record is a u64 whose top byte says what
+// it is, so that a record of a line is the same as in a bare trace:
+//
+//   kLine      bits 0..39 the line's address; bit 0 write-back, bit 1 the kernel's own access (by an address of the
+//   kernel) kTime      bits 0..27 instructions, 28..55 ps of modelled time without stalls of fills, both since the last
+//   kTime;
+//              as many in a row as the passed time needs. What follows happened after it.
+//   kAccessed  bits 0..39 a number g, bits 40..55 a mask: pages 16 g + n whose bit n is set were accessed since the
+//   last
+//              kAccessed records of them: what an Accessed bit would show
+//   kHeader    bits 48..55 a field of Field, bits 0..47 its value. The first record is kVersion; all fields come before
+//              anything else, but for the totals at the end.
+#pragma once
+
+#include <cstdint>
+
+namespace neotier::trace {
+
+enum class Record : uint8_t { kLine = 0, kTime = 1, kAccessed = 2, kHeader = 3 };
+
+inline constexpr uint64_t kKernelBit = 2;
+inline constexpr uint64_t kRecordingVersion = 1;
+inline constexpr uint64_t kTimeField = (uint64_t{1} << 28) - 1;
+
+enum class Field : uint8_t {
+  kVersion = 1,
+  kShift,    // guest ns an instruction = 2^shift
+  kCxlBase,  // bytes
+  kCxlBytes,
+  kDramLatencyPs,  // of a fill
+  kCxlLatencyPs,
+  kDramServicePs,  // of a line
+  kCxlServicePs,
+  kMlp,
+  kDramFreePages,  // when the region of interest began; unknown to a machine that does not say
+  kCxlFreePages,
+  kMmioReadPs,
+  kBasePs,     // of an instruction
+  kLog2Width,  // of the profiler's tracker
+  // Totals of the region of interest, at the end.
+  kEndModelledNs,
+  kEndDramFills,
+  kEndCxlFills,
+  kNrFields
+};
+
+constexpr uint64_t record_of(Record record, uint64_t value) {
+  return static_cast<uint64_t>(record) << 56 | (value & ((uint64_t{1} << 56) - 1));
+}
+constexpr Record kind_of(uint64_t word) { return static_cast<Record>(word >> 56); }
+
+constexpr uint64_t header_of(Field field, uint64_t value) {
+  return record_of(Record::kHeader, static_cast<uint64_t>(field) << 48 | (value & ((uint64_t{1} << 48) - 1)));
+}
+constexpr uint64_t time_of(uint64_t instructions, uint64_t base_ps) {
+  return record_of(Record::kTime, base_ps << 28 | instructions);
+}
+constexpr uint64_t accessed_of(uint64_t group, uint64_t mask) {
+  return record_of(Record::kAccessed, mask << 40 | group);
+}
+
+}  // namespace neotier::trace
