@@ -19,8 +19,9 @@ using report::Page;
 namespace {
 
 // Names take the page's colours in this order, whatever runs there are.
-const std::vector<std::string> kColourOrder = {"neotier", "none",  "numab-fast", "numab",   "damon",    "pebs",
-                                               "ptescan", "ideal", "interleave", "all-cxl", "all-dram", "kernel"};
+const std::vector<std::string> kColourOrder = {"neotier",  "none",    "numab-fast", "numab",      "damon",
+                                               "pebs",     "ptescan", "ideal",      "interleave", "all-cxl",
+                                               "all-dram", "kernel",  "placebo"};
 
 std::string figure(const std::optional<Spread>& spread, const char* format = "{:.3f}") {
   if (!spread) return "-";

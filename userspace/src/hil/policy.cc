@@ -12,11 +12,24 @@ namespace neotier::hil {
 namespace {
 
 // What administrators of tiered memory set. Scale: the distance between the watermarks at which kswapd starts and stops
-// to demote, in 1/10000 of a node; raised from 10, so that promotion does not wait for each page (NeoMem's artifact:
-// 200 for its PTE scan). Boost: with demotion on, kswapd answers fragmentation by demoting (docs/decisions/0013).
-constexpr std::string_view kTieringSysctls[] = {"vm.watermark_scale_factor=100", "vm.watermark_boost_factor=0"};
+// to demote, in 1/10000 of a node's memory; raised from the kernel's own, so that promotion does not wait for each page
+// (NeoMem's artifact: 200 for its PTE scan). Boost: with demotion on, kswapd answers fragmentation by demoting
+// (docs/decisions/0013).
+constexpr uint64_t kStockWatermarkScale = 10, kTieringWatermarkScale = 100;
+constexpr std::string_view kTieringBoost = "vm.watermark_boost_factor=0";
 
-constexpr std::array<Policy, 11> kPolicies = {{
+// Of the DRAM that a program can have: what stays free for those that cannot wait, the module's reserve, its batch.
+// The kernel's minimum grows with the square root of memory: 1 % of a small machine, under .1 % of a server.
+constexpr uint64_t kMinimumShare = 400, kReserveShare = 100, kBatchShare = 1024;
+// And of each CPU's list of free pages, which no watermark counts as free. The kernel lets all CPUs' together grow to
+// an eighth of a zone; a machine of one CPU would have that on one list, a server has it on dozens.
+constexpr uint64_t kPerCpuShare = 256;
+// The module's own values, which suit a server; no machine gets more.
+constexpr uint64_t kMostReservePages = 1024, kMostBatch = 64;
+constexpr uint64_t kLeastBatch = 16;
+constexpr uint64_t kPageBytes = 4096;
+
+constexpr std::array<Policy, 12> kPolicies = {{
     {.name = "all-dram", .text = "reference: a machine with more DRAM, as much as both tiers", .all_dram = true},
     {.name = "all-cxl",
      .text = "bound: all memory of the program in a CXL device as large as both tiers",
@@ -58,6 +71,12 @@ constexpr std::array<Policy, 11> kPolicies = {{
      .module = true,
      .demotion = true,
      .tuned_reclaim = true},
+    {.name = "placebo",
+     .text = "the same without its moves (dry_run): what settings, driver and device do by themselves",
+     .module = true,
+     .demotion = true,
+     .tuned_reclaim = true,
+     .dry_run = true},
     {.name = "ideal", .text = "reference: `none` with the marked hot set charged DRAM latency", .ideal = true},
 }};
 
@@ -174,6 +193,26 @@ void add_damon(std::vector<std::string>& lines, const PolicyMachine& machine) {
   }
 }
 
+// The kernel takes its watermarks from all memory of a node, of which a program here gets the smaller part: kernel and
+// initramfs have, and the guest's init takes away, what on a server would be a few per cent. So shares of the node
+// become shares of what the program can have, for every policy.
+void add_watermarks(std::vector<std::string>& lines, const Policy& policy, const PolicyMachine& machine) {
+  uint64_t node_bytes[2] = {0, 0};
+  for (int node = 0; node < 2; ++node) {
+    for (const MemoryRange& range : machine.node[node]) node_bytes[node] += range.size;
+  }
+  const uint64_t usable = std::min(machine.dram_bytes, node_bytes[0]);
+  const uint64_t scale = policy.tuned_reclaim ? kTieringWatermarkScale : kStockWatermarkScale;
+  const uint64_t scaled = std::max<uint64_t>(1, (scale * usable + node_bytes[0] / 2) / node_bytes[0]);
+  // The kernel divides its minimum among the nodes by their sizes.
+  const uint64_t minimum_kib = usable / kMinimumShare * (node_bytes[0] + node_bytes[1]) / node_bytes[0] / 1024;
+  lines.push_back(sysctl_setting(fmt::format("vm.min_free_kbytes={}", minimum_kib)));
+  lines.push_back(sysctl_setting(fmt::format("vm.watermark_scale_factor={}", scaled)));
+  lines.push_back(
+      sysctl_setting(fmt::format("vm.percpu_pagelist_high_fraction={}", kPerCpuShare * node_bytes[0] / usable)));
+  if (policy.tuned_reclaim) lines.push_back(sysctl_setting(std::string(kTieringBoost)));
+}
+
 }  // namespace
 
 std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachine& machine,
@@ -184,8 +223,8 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
   // Again, because a kernel with less than 512 MiB ignores its command line in this.
   lines.push_back(fmt::format("set /sys/kernel/mm/transparent_hugepage/enabled {}", to_string(thp)));
   lines.push_back(fmt::format("set /sys/kernel/mm/numa/demotion_enabled {}", policy.demotion ? 1 : 0));
-  if (policy.tuned_reclaim)
-    for (const std::string_view sysctl : kTieringSysctls) lines.push_back(sysctl_setting(std::string(sysctl)));
+  // After huge pages: to allow them raises the kernel's minimum.
+  add_watermarks(lines, policy, machine);
   if (policy.fast_scan) {
     const auto scaled = [&](uint64_t stock) { return std::max<uint64_t>(1, stock * memory_bytes / kReferenceBytes); };
     const std::string_view at = "/sys/kernel/debug/sched/numa_balancing";
@@ -197,6 +236,13 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
   lines.push_back(fmt::format("set /proc/sys/kernel/numa_balancing {}", policy.numa_balancing));
   if (policy.module) {
     lines.push_back("module /neotier/neotier.ko");
+    const uint64_t pages = machine.dram_bytes / kPageBytes;
+    const auto late = [&](std::string_view file, uint64_t value) {
+      lines.push_back(fmt::format("late /sys/kernel/neotier/{} {}", file, value));
+    };
+    late("reserve_pages", std::min(pages / kReserveShare, kMostReservePages));
+    late("batch", std::clamp(pages / kBatchShare, kLeastBatch, kMostBatch));
+    if (policy.dry_run) late("dry_run", 1);
     // Each page that such a source names has already been found hot: it is reported at once and needs no confirmation.
     if (!policy.source.empty()) {
       lines.push_back("late /sys/kernel/neotier/policy fixed");

@@ -26,11 +26,12 @@ struct Policy {
   bool demotion = false;
   bool fast_scan = false;        // numab-fast
   bool tuned_reclaim = false;    // else the kernel's own settings
+  bool dry_run = false;          // the module moves nothing
   std::string_view source = "";  // what names hot pages in the device's place: nothing, `pebs` or `ptescan`
   bool damon = false;
 
   // Whether pages go from one tier to the other while the program runs.
-  bool moves() const { return module || numa_balancing != 0 || damon; }
+  bool moves() const { return (module && !dry_run) || numa_balancing != 0 || damon; }
 };
 
 std::span<const Policy> policies();
@@ -48,8 +49,9 @@ struct MemoryRange {
 // What a policy's settings depend on besides the policy.
 struct PolicyMachine {
   Thp thp = Thp::kNever;
+  uint64_t dram_bytes = 0;           // that the program can have
   uint64_t memory_bytes = 0;         // both tiers, as the program sees them
-  std::vector<MemoryRange> node[2];  // DRAM, CXL
+  std::vector<MemoryRange> node[2];  // DRAM, CXL: all there is, some bytes each
 };
 
 // "key value" lines of /neotier.conf that put the policy into force. `knobs` are KEY=VALUE of /sys/kernel/neotier,

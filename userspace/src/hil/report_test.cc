@@ -90,7 +90,7 @@ TEST(Policy, SettingsAreWhatTheNameSays) {
     }
     return false;
   };
-  const PolicyMachine machine{Thp::kNever, 1 << 30, {{{0, 1 << 28}}, {{1ull << 32, 1 << 29}}}};
+  const PolicyMachine machine{Thp::kNever, 1 << 26, 1 << 30, {{{0, 1 << 28}}, {{1ull << 32, 1 << 29}}}};
   const auto none = policy_settings(find_policy("none"), machine, {"quota_mb_per_s=5"});
   EXPECT_TRUE(has(none, "numa_balancing 0"));
   EXPECT_TRUE(has(none, "demotion_enabled 0"));
@@ -118,6 +118,35 @@ TEST(Policy, SettingsAreWhatTheNameSays) {
   const auto pebs = policy_settings(find_policy("pebs"), machine, {});
   EXPECT_TRUE(has(pebs, "device0/threshold 1"));
   EXPECT_TRUE(has(pebs, "confirm_epochs 1"));
+  const auto placebo = policy_settings(find_policy("placebo"), machine, {});
+  EXPECT_TRUE(has(placebo, "late /sys/kernel/neotier/dry_run 1"));
+  EXPECT_FALSE(has(ours, "dry_run"));
+  EXPECT_FALSE(find_policy("placebo").moves());
+  EXPECT_EQ(placebo.size(), policy_settings(find_policy("neotier"), machine, {}).size() + 1) << "all else alike";
+}
+
+// The program can have a quarter of node 0: so are the kernel's shares of it. Node 1 is twice node 0.
+TEST(Policy, SettingsFollowTheDramThatTheProgramCanHave) {
+  const PolicyMachine machine{Thp::kNever, 64 << 20, 1 << 30, {{{0, 1 << 28}}, {{1ull << 32, 1 << 29}}}};
+  const auto value = [&](std::string_view policy, const std::string& file) -> std::string {
+    for (const std::string& line : policy_settings(find_policy(policy), machine, {})) {
+      if (const size_t at = line.find(file + " "); at != std::string::npos) return line.substr(at + file.size() + 1);
+    }
+    return "not set";
+  };
+  for (const std::string_view policy : {"none", "numab", "numab-fast", "damon", "neotier", "placebo"}) {
+    EXPECT_EQ(value(policy, "min_free_kbytes"), "491") << policy;  // 64 MiB / 400, and as much for each 256 MiB more
+    EXPECT_EQ(value(policy, "percpu_pagelist_high_fraction"), "1024") << policy;
+  }
+  EXPECT_EQ(value("none", "watermark_scale_factor"), "3") << "2.5, rounded";
+  EXPECT_EQ(value("numab", "watermark_scale_factor"), "3");
+  for (const std::string_view policy : {"numab-fast", "damon", "neotier", "placebo"}) {
+    EXPECT_EQ(value(policy, "watermark_scale_factor"), "25") << policy;
+    EXPECT_EQ(value(policy, "watermark_boost_factor"), "0") << policy;
+  }
+  EXPECT_EQ(value("neotier", "reserve_pages"), "163");
+  EXPECT_EQ(value("neotier", "batch"), "16");
+  EXPECT_EQ(value("none", "reserve_pages"), "not set");
 }
 
 TEST(ShellLine, IsOneArgumentWithASpecialCharacter) {

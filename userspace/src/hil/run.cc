@@ -79,8 +79,8 @@ void check_lines(const std::vector<std::string>& texts, std::string_view what) {
 }
 
 // Node 0's memory below the hole under 4 GiB and above it, and node 1's.
-PolicyMachine policy_machine(const RunOptions& options, const Layout& map) {
-  PolicyMachine machine{options.thp, options.dram_bytes + options.cxl_bytes, {}};
+PolicyMachine policy_machine(const RunOptions& options, const Layout& map, uint64_t dram) {
+  PolicyMachine machine{options.thp, dram, options.dram_bytes + options.cxl_bytes, {}};
   machine.node[0].push_back({0, map.below_4g});
   if (map.node0 > map.below_4g) machine.node[0].push_back({4096 * kMiB, map.node0 - map.below_4g});
   machine.node[1].push_back({map.numa_base, map.slow});
@@ -115,7 +115,7 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
     for (uint32_t i = 0; i < options.machine.devices; ++i) knobs.push_back(fmt::format("device{}/irq=1", i));
   }
   knobs.insert(knobs.end(), options.knobs.begin(), options.knobs.end());
-  for (const std::string& line : policy_settings(policy, policy_machine(options, map), knobs)) {
+  for (const std::string& line : policy_settings(policy, policy_machine(options, map, dram), knobs)) {
     text += line + "\n";
   }
   for (const std::string& sysctl : options.sysctls) text += sysctl_setting(sysctl) + "\n";
