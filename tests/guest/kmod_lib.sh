@@ -41,6 +41,7 @@ finish() {
 loaded() { [ -d /sys/module/neotier ]; }
 # One report is enough and the threshold is what the test writes, so that a test decides by one report what moves;
 # confirmation and the policies have tests of their own.
+# shellcheck disable=SC2120 # other files give it arguments
 load() { loaded || { insmod "$NEOTIER_KO" "$@" && echo 1 > "$sys/confirm_epochs" && echo fixed > "$sys/policy"; }; }
 unload() { ! loaded || rmmod neotier; }
 stat() { cat "$sys/stats/$1"; }
@@ -83,6 +84,7 @@ device_play() {
 }
 
 # device_start [arguments of kmod_device]: one device with all the memory; nothing to do where a real (emulated) one is there
+# shellcheck disable=SC2120 # other files give it arguments
 device_start() {
 	[ "$NEOTIER_FAKE" = 1 ] || return 0
 	device_stop
