@@ -32,7 +32,7 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr std::array<Policy, 12> kPolicies = {{
     {.name = "all-dram", .text = "reference: a machine with more DRAM, as much as both tiers", .all_dram = true},
     {.name = "all-cxl",
-     .text = "bound: all memory of the program in a CXL device as large as both tiers",
+     .text = "reference: all memory of the program in a CXL device as large as both tiers",
      .all_cxl = true,
      .mempolicy = "bind 1"},
     {.name = "none", .text = "first touch, no migration"},
