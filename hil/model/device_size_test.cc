@@ -13,7 +13,8 @@ TEST(DeviceSize, IsTheWidestThatTheBudgetAllows) {
     for (uint64_t bytes = 64 * kMiB; bytes <= 65536 * kMiB; bytes *= 2) {
       const auto width = log2_width_within(budget, bytes);
       ASSERT_TRUE(width) << budget << " bits a page of " << bytes;
-      const double allowed = budget * static_cast<double>(bytes / 4096);
+      const uint64_t pages = bytes / 4096;
+      const double allowed = budget * static_cast<double>(pages);
       EXPECT_LE(static_cast<double>(device_state(*width).sketch), allowed);
       EXPECT_TRUE(*width == full_log2_width() || static_cast<double>(device_state(*width + 1).sketch) > allowed);
     }
