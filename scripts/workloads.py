@@ -23,15 +23,17 @@ GUEST_PROGRAMS = "build/guest-programs"  # unpacked by scripts/bootstrap, not in
 
 
 class Machine(typing.NamedTuple):
-    """DRAM in MiB, MiB of CXL memory for each of DRAM, modelled s (None: the program's own length), huge pages."""
+    """DRAM in MiB, MiB of CXL memory for each of DRAM, modelled s (None: the program's own length), huge pages, model's version."""
     dram: int = 64
     ratio: int = 2
     length: float | None = None
     thp: str = "never"
+    model: int = 1
 
     def __str__(self):
         own = "" if self.length is None else f", {self.length:g} s"
-        return f"{self.dram} MiB, 1:{self.ratio}{own}, THP {self.thp}"
+        model = "" if self.model == 1 else f", model {self.model}"
+        return f"{self.dram} MiB, 1:{self.ratio}{own}, THP {self.thp}{model}"
 
 
 class Run(typing.NamedTuple):
