@@ -9,24 +9,9 @@
 
 namespace neotier::hil {
 
-namespace {
+using namespace struct_page;
 
-// Linux 6.12 on x86-64 with nokaslr and four levels of page tables (Documentation/arch/x86/x86_64/mm.rst),
-// SPARSEMEM_VMEMMAP.
-constexpr uint64_t kVmemmap = 0xffffea0000000000;
-constexpr size_t kStructPage = 64;
-// struct page of include/linux/mm_types.h, in words of 8 bytes.
-enum Word : size_t { kFlags = 0, kCompoundHead = 1, kMapping = 3, kIndex = 4, kTypeAndCount = 6 };
-// enum pageflags and enum pagetype of include/linux/page-flags.h.
-constexpr uint64_t kHead = 1 << 6, kReserved = 1 << 13, kSwapBacked = 1 << 17, kUnevictable = 1 << 18,
-                   kMlocked = 1 << 19;
-constexpr unsigned kFirstType = 0xf0, kNoType = 0xff;
-// PAGE_MAPPING_FLAGS.
-constexpr uint64_t kMappingFlags = 3, kMappingAnonymous = 1, kMappingMovable = 2;
-
-}  // namespace
-
-PageCounts::PageCounts(const PageCountsOptions& options, Read read)
+PageCounts::PageCounts(const PageCountsOptions& options, ReadGuest read)
     : options_(options), read_(std::move(read)), part_(options.path + ".part") {
   file_ = std::fopen(part_.c_str(), "wbe");
   if (!file_) throw std::runtime_error("cannot create " + part_ + ": " + std::strerror(errno));
@@ -69,17 +54,12 @@ PageCounts::Owner PageCounts::owner_of(uint64_t number, const StructPage& page) 
   uint64_t offset = 0;
   if (page[kCompoundHead] & 1) {
     const uint64_t at = page[kCompoundHead] - 1;
-    const uint64_t own = kVmemmap + number * kStructPage;
+    const uint64_t own = kVmemmap + number * kBytes;
     if (at >= own || !read_(at, head.data(), sizeof head)) return owner;
-    offset = (own - at) / kStructPage;
+    offset = (own - at) / kBytes;
   }
-  const auto type = static_cast<unsigned>(head[kTypeAndCount] >> 24 & 0xff);
   const uint64_t mapping = head[kMapping];
-  // Kernel pointers have their upper bits set; what other users of struct page keep in this place has not, or a type.
-  if ((type >= kFirstType && type < kNoType) || (head[kFlags] & kReserved) || mapping >> 47 != 0x1ffff ||
-      (mapping & kMappingFlags) == kMappingMovable) {
-    return owner;
-  }
+  if (!has_owner(head)) return owner;
   owner.mapping = mapping;
   owner.index = head[kIndex] + offset;
   owner.locked = (head[kFlags] & (kUnevictable | kMlocked)) != 0;
@@ -108,7 +88,7 @@ void PageCounts::look(uint64_t number, Frame& frame) {
   frame.looked = epoch_;
   StructPage page;
   Owner owner;
-  if (read_(kVmemmap + number * kStructPage, page.data(), sizeof page)) owner = owner_of(number, page);
+  if (read_(kVmemmap + number * kBytes, page.data(), sizeof page)) owner = owner_of(number, page);
   settle(number, frame, owner);
 }
 
@@ -162,7 +142,7 @@ void PageCounts::census() {
   std::array<StructPage, kAtOnce> some;
   const uint64_t end = options_.end / 4096;
   for (uint64_t first = 0; first < end; first += kAtOnce) {
-    const bool there = read_(kVmemmap + first * kStructPage, some.data(), sizeof some);
+    const bool there = read_(kVmemmap + first * kBytes, some.data(), sizeof some);
     if (!there && !chunks_[first / kChunkFrames]) continue;
     for (uint64_t number = first; number < std::min(end, first + kAtOnce); ++number) {
       const Owner owner = there ? owner_of(number, some[number - first]) : Owner{};

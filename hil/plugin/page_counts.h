@@ -8,11 +8,11 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "hil/plugin/struct_page.h"
 #include "neotier/page_counts.h"
 
 namespace neotier::hil {
@@ -25,11 +25,8 @@ struct PageCountsOptions {
 
 class PageCounts {
  public:
-  // Copies `bytes` of the guest's memory from a kernel address; false where nothing is mapped.
-  using Read = std::function<bool(uint64_t va, void* to, size_t bytes)>;
-
   // Throws std::runtime_error if the file cannot be written.
-  PageCounts(const PageCountsOptions& options, Read read);
+  PageCounts(const PageCountsOptions& options, ReadGuest read);
   ~PageCounts();
   PageCounts(const PageCounts&) = delete;
   PageCounts& operator=(const PageCounts&) = delete;
@@ -92,8 +89,6 @@ class PageCounts {
     Owner owner;
   };
   using Chunk = std::array<Frame, kChunkFrames>;
-  // As the kernel lays out its struct page: words of 8 bytes.
-  using StructPage = std::array<uint64_t, 8>;
 
   Frame& frame_of(uint64_t number) {
     auto& chunk = chunks_[number / kChunkFrames];
@@ -113,7 +108,7 @@ class PageCounts {
   void give_up(const char* what);
 
   PageCountsOptions options_;
-  Read read_;
+  ReadGuest read_;
   std::string part_;
   std::FILE* file_ = nullptr;
   bool active_ = false;

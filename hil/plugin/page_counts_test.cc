@@ -176,5 +176,41 @@ TEST_F(PageCountsTest, LeavesNothingWhereTheGuestEndsEarly) {
   EXPECT_FALSE(std::filesystem::exists(path_ + ".part"));
 }
 
+// Frames: 8 to 11 free (a buddy of order 2), 12 a program's, 13 locked, 14 a file's, 300 free, the rest not managed.
+TEST(Census, StatesOfFrames) {
+  std::vector<StructPage> pages(512, StructPage{uint64_t{1} << 13, 0, 0, 0, 0, 0, 0xffffffff, 0});
+  for (const size_t frame : {8, 9, 10, 11, 12, 13, 14, 300}) pages[frame][0] = 0;
+  pages[8][6] = pages[300][6] = 0xf0000000;
+  pages[8][5] = 2;
+  pages[12][3] = pages[13][3] = 0xffff888100000001;
+  pages[13][0] = 1 << 19;
+  pages[14][3] = 0xffff888100000040;
+  const auto read = [&](uint64_t va, void* to, size_t n) {
+    const uint64_t at = va - kVmemmap;
+    if (at + n > pages.size() * sizeof pages[0]) return false;
+    std::memcpy(to, reinterpret_cast<const char*>(pages.data()) + at, n);
+    return true;
+  };
+  const FrameCensus census = take_census(read, 256 << 12, 1024 << 12);
+  ASSERT_EQ(census.states.size(), 1024u);
+  for (const size_t frame : {8, 9, 10, 11, 300}) EXPECT_EQ(census.states[frame], FrameState::kFree) << frame;
+  EXPECT_EQ(census.states[12], FrameState::kAnonymous);
+  for (const size_t frame : {7, 13, 14, 15, 600}) EXPECT_EQ(census.states[frame], FrameState::kOther) << frame;
+  EXPECT_EQ(census.free_pages[0], 4u);
+  EXPECT_EQ(census.free_pages[1], 1u);
+  EXPECT_EQ(census.managed_pages[0], 7u);
+  EXPECT_EQ(census.managed_pages[3], 1u);
+}
+
+// A guest can write anything there.
+TEST(Census, AnOrderOutOfRangeIsTheLargest) {
+  std::vector<StructPage> pages(4096, StructPage{0, 0, 0, 0, 0, UINT64_MAX, 0xf0000000, 0});
+  const auto read = [&](uint64_t va, void* to, size_t n) {
+    std::memcpy(to, reinterpret_cast<const char*>(pages.data()) + (va - kVmemmap), n);
+    return true;
+  };
+  EXPECT_EQ(take_census(read, 4096 << 12, 4096 << 12).free_pages[0], 4096u);
+}
+
 }  // namespace
 }  // namespace neotier::hil

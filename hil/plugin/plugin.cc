@@ -63,6 +63,7 @@ struct Options {
   uint64_t dram_bytes = 0;
   GuestMemory ram;  // empty unless page tables are read
   WatchOptions watch;
+  Recorder::Header recording;  // what the command knows of the machine's settings
   PageCountsOptions pages;
   std::array<std::string, NR_NEOTIER_STREAM> outputs;  // files for what the guest writes; empty: nowhere
 };
@@ -182,7 +183,10 @@ class Machine final : public DeviceSink, public LineObserver {
           calibrate_at_[0] = instructions() + options_.calibrate / 2;
           calibrate_at_[1] = instructions() + options_.calibrate;
         }
-        if (watch_) watch_->begin(mailbox_->begin, observe_devices(), recording_header());
+        if (watch_) {
+          const FrameCensus census = watch_->wants_pages() ? this->census() : FrameCensus{};
+          watch_->begin(mailbox_->begin, observe_devices(), recording_header(census), census);
+        }
         if (pages_) {
           pages_->begin(mailbox_->begin.modelled_ps, {mailbox_->begin.stall_ps[0], mailbox_->begin.stall_ps[1]});
         }
@@ -243,23 +247,33 @@ class Machine final : public DeviceSink, public LineObserver {
   }
 
  private:
-  Recorder::Header recording_header() const {
+  FrameCensus census() const {
+    return take_census(read_guest, hierarchy_.slow_base(), hierarchy_.slow_base() + hierarchy_.slow_size());
+  }
+
+  Recorder::Header recording_header(const FrameCensus& census) const {
     using trace::Field;
     const Params& p = options_.params;
-    return {{Field::kVersion, trace::kRecordingVersion},
-            {Field::kShift, options_.shift},
-            {Field::kCxlBase, hierarchy_.slow_base()},
-            {Field::kCxlBytes, hierarchy_.slow_size()},
-            {Field::kDramLatencyPs, p.dram_ns * 1000},
-            {Field::kCxlLatencyPs, p.cxl_ns * 1000},
-            {Field::kDramServicePs, 64'000'000 / p.dram_mb_s},
-            {Field::kCxlServicePs, 64'000'000 / p.cxl_mb_s},
-            {Field::kMlp, p.mlp},
-            {Field::kDramFreePages, mailbox_->free_bytes[0] >> 12},
-            {Field::kCxlFreePages, mailbox_->free_bytes[1] >> 12},
-            {Field::kMmioReadPs, p.mmio_read_ns * 1000},
-            {Field::kBasePs, p.base_ps},
-            {Field::kLog2Width, options_.log2_width}};
+    Recorder::Header header = {{Field::kVersion, trace::kRecordingVersion},
+                               {Field::kShift, options_.shift},
+                               {Field::kCxlBase, hierarchy_.slow_base()},
+                               {Field::kCxlBytes, hierarchy_.slow_size()},
+                               {Field::kDramLatencyPs, p.dram_ns * 1000},
+                               {Field::kCxlLatencyPs, p.cxl_ns * 1000},
+                               {Field::kDramServicePs, 64'000'000 / p.dram_mb_s},
+                               {Field::kCxlServicePs, 64'000'000 / p.cxl_mb_s},
+                               {Field::kMlp, p.mlp},
+                               {Field::kDramFreePages, census.free_pages[0]},
+                               {Field::kCxlFreePages, census.free_pages[1]},
+                               {Field::kMmioReadPs, p.mmio_read_ns * 1000},
+                               {Field::kBasePs, p.base_ps},
+                               {Field::kLog2Width, options_.log2_width},
+                               {Field::kManagedDma, census.managed_pages[0]},
+                               {Field::kManagedDma32, census.managed_pages[1]},
+                               {Field::kManagedNormal, census.managed_pages[2]},
+                               {Field::kManagedCxl, census.managed_pages[3]}};
+    header.insert(header.end(), options_.recording.begin(), options_.recording.end());
+    return header;
   }
 
   static constexpr uint64_t kTickNs = NEOPROF_TICK_US * 1000;
@@ -346,7 +360,9 @@ class Machine final : public DeviceSink, public LineObserver {
       ++ticks_;
     }
     for (const auto& device : devices_) device->mirror_live();
-    if (watch_ && watch_->active()) watch_->tick(hierarchy_.counters(*counts_), observe_devices());
+    if (watch_ && watch_->active()) {
+      watch_->tick(hierarchy_.counters(*counts_), observe_devices(), [this] { return census(); });
+    }
     if (pages_ && pages_->active()) pages_->tick(hierarchy_.now_ps(*counts_));
     if (ticks_ % 64 == 0) publish(mailbox_->now);
     for (int half = 0; half < 2; ++half) {
@@ -687,6 +703,15 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.watch.record.all_memory = number != 0;
   } else if (key == "record_timed" && is_number) {
     options.watch.record.timed = number != 0;
+  } else if (key == "recording") {
+    // FIELD:VALUE of trace::Field
+    const size_t colon = text.find(':');
+    uint64_t field = 0, value = 0;
+    if (colon == std::string_view::npos || !parse_number(text.substr(0, colon), field) ||
+        !parse_number(text.substr(colon + 1), value) || field >= static_cast<uint64_t>(trace::Field::kNrFields)) {
+      return "recording='" + std::string(text) + "': expected a field's number and its value";
+    }
+    options.recording.emplace_back(static_cast<trace::Field>(field), value);
   } else if (key == "device" && (text == "rtl" || text == "model")) {
     options.model = text == "model";
   } else if (key == "log2_width" && is_number && number <= full_log2_width()) {

@@ -4,14 +4,17 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "hil/plugin/struct_page.h"
 #include "neotier/mailbox.h"
 #include "trace/recording.h"
 #include "trace/writer.h"
@@ -23,7 +26,7 @@ class Recorder {
   struct Options {
     std::string file;
     bool all_memory = false;  // else only what reaches CXL memory
-    bool timed = false;       // a recording: all memory, with time and Accessed bits
+    bool timed = false;       // a recording: all memory, with time, Accessed bits and states of pages
   };
   using Header = std::vector<std::pair<trace::Field, uint64_t>>;
 
@@ -34,9 +37,11 @@ class Recorder {
   struct Now {
     uint64_t instructions = 0, base_ps = 0;  // base: modelled time without stalls of fills
   };
-  void begin(const Header& header, const Now& now) {
+  void begin(const Header& header, const FrameCensus& census, const Now& now) {
     if (!options_.timed) return;
     for (const auto& [field, value] : header) put(trace::header_of(field, value));
+    states_.assign(census.states.size(), FrameState::kOther);
+    put_states(census);
     written_ = now;
     ticks_ = 0;
   }
@@ -56,11 +61,12 @@ class Recorder {
     accessed_[page >> 6] |= uint64_t{1} << (page & 63);
   }
 
-  // 100 us of guest time have passed.
-  void tick(const Now& now) {
+  // 100 us of guest time have passed. `census` is called where its answer is wanted.
+  void tick(const Now& now, const std::function<FrameCensus()>& census) {
     if (!timed() || ++ticks_ % kAccessedTicks != 0) return;
     put_time(now);
     put_accessed();
+    put_states(census());
   }
 
   void end(const Header& totals, const Now& now) {
@@ -116,6 +122,23 @@ class Recorder {
     }
   }
 
+  // Those that are not what they were at the last census.
+  void put_states(const FrameCensus& census) {
+    constexpr trace::Record kRecords[] = {trace::Record::kOther, trace::Record::kFree, trace::Record::kAnonymous};
+    const size_t frames = std::min(states_.size(), census.states.size());
+    for (size_t group = 0; group * 16 < frames; ++group) {
+      std::array<uint64_t, 3> masks{};
+      for (size_t frame = group * 16; frame < std::min(frames, group * 16 + 16); ++frame) {
+        if (states_[frame] == census.states[frame]) continue;
+        states_[frame] = census.states[frame];
+        masks[static_cast<size_t>(states_[frame])] |= uint64_t{1} << frame % 16;
+      }
+      for (size_t state = 0; state < masks.size(); ++state) {
+        if (masks[state] != 0) put(trace::pages_of(kRecords[state], group, masks[state]));
+      }
+    }
+  }
+
   // The guest goes on; the command finds no file and shows this line.
   void give_up(const std::exception& error) {
     std::fprintf(stderr, "neotier plugin: recording: %s\n", error.what());
@@ -127,6 +150,7 @@ class Recorder {
   Now written_;  // as of the last kTime
   uint64_t ticks_ = 0;
   std::vector<uint64_t> accessed_;  // bit for each page
+  std::vector<FrameState> states_;  // as they were told last
 };
 
 }  // namespace neotier::hil

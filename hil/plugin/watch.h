@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -36,15 +37,18 @@ class Watch {
   bool wants_accesses() const { return active_ && recorder_ && recorder_->timed(); }
   void accessed(uint64_t hpa) { recorder_->accessed(hpa); }
 
-  void begin(const neotier_counters& counters, const DeviceCounters& device, const Recorder::Header& header) {
+  bool wants_pages() const { return recorder_ && recorder_->timed(); }
+  void begin(const neotier_counters& counters, const DeviceCounters& device, const Recorder::Header& header,
+             const FrameCensus& census) {
     timeline_.begin(counters, device);
-    if (recorder_) recorder_->begin(header, now_of(counters));
+    if (recorder_) recorder_->begin(header, census, now_of(counters));
     begin_ = counters;
     active_ = true;
   }
-  void tick(const neotier_counters& counters, const DeviceCounters& device) {
+  void tick(const neotier_counters& counters, const DeviceCounters& device,
+            const std::function<FrameCensus()>& census) {
     timeline_.tick(counters, device);
-    if (recorder_) recorder_->tick(now_of(counters));
+    if (recorder_) recorder_->tick(now_of(counters), census);
   }
   void moved(uint64_t promoted, uint64_t demoted) { timeline_.moved(promoted, demoted); }
   void reported(uint64_t hpa) {

@@ -116,7 +116,9 @@ std::string footer() {
   text += "\nparameters (--param NAME=VALUE), with their defaults:\n";
   const pages::Params defaults;
   for (const pages::ParamInfo& info : pages::param_table()) {
-    text += fmt::format("  {:<21} {:>6}  {}\n", info.name, defaults.*info.field, info.text);
+    const uint64_t value = defaults.*info.field;
+    text += fmt::format("  {:<21} {:>9}  {}\n", info.name,
+                        value == pages::kOfMachine ? "recorded" : std::to_string(value), info.text);
   }
   return text;
 }

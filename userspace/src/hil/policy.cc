@@ -193,27 +193,40 @@ void add_damon(std::vector<std::string>& lines, const PolicyMachine& machine) {
   }
 }
 
+void add_watermarks(std::vector<std::string>& lines, const Policy& policy, const MemorySettings& memory) {
+  lines.push_back(sysctl_setting(fmt::format("vm.min_free_kbytes={}", memory.min_free_kib)));
+  lines.push_back(sysctl_setting(
+      fmt::format("vm.watermark_scale_factor={}", policy.tuned_reclaim ? memory.tiering_scale : memory.scale)));
+  lines.push_back(sysctl_setting(fmt::format("vm.percpu_pagelist_high_fraction={}", memory.per_cpu_fraction)));
+  if (policy.tuned_reclaim) lines.push_back(sysctl_setting(std::string(kTieringBoost)));
+}
+
+}  // namespace
+
 // The kernel takes its watermarks from all memory of a node, of which a program here gets the smaller part: kernel and
 // initramfs have, and the guest's init takes away, what on a server would be a few per cent. So shares of the node
 // become shares of what the program can have, for every policy.
-void add_watermarks(std::vector<std::string>& lines, const Policy& policy, const PolicyMachine& machine) {
+MemorySettings memory_settings(const PolicyMachine& machine) {
   uint64_t node_bytes[2] = {0, 0};
   for (int node = 0; node < 2; ++node) {
     for (const MemoryRange& range : machine.node[node]) node_bytes[node] += range.size;
   }
   const uint64_t usable = std::min(machine.dram_bytes, node_bytes[0]);
-  const uint64_t scale = policy.tuned_reclaim ? kTieringWatermarkScale : kStockWatermarkScale;
-  const uint64_t scaled = std::max<uint64_t>(1, (scale * usable + node_bytes[0] / 2) / node_bytes[0]);
-  // The kernel divides its minimum among the nodes by their sizes.
-  const uint64_t minimum_kib = usable / kMinimumShare * (node_bytes[0] + node_bytes[1]) / node_bytes[0] / 1024;
-  lines.push_back(sysctl_setting(fmt::format("vm.min_free_kbytes={}", minimum_kib)));
-  lines.push_back(sysctl_setting(fmt::format("vm.watermark_scale_factor={}", scaled)));
-  lines.push_back(
-      sysctl_setting(fmt::format("vm.percpu_pagelist_high_fraction={}", kPerCpuShare * node_bytes[0] / usable)));
-  if (policy.tuned_reclaim) lines.push_back(sysctl_setting(std::string(kTieringBoost)));
+  const uint64_t pages = machine.dram_bytes / kPageBytes;
+  const auto scaled = [&](uint64_t scale) {
+    return std::max<uint64_t>(1, (scale * usable + node_bytes[0] / 2) / node_bytes[0]);
+  };
+  return {
+      // The kernel divides its minimum among the nodes by their sizes.
+      .min_free_kib = usable / kMinimumShare * (node_bytes[0] + node_bytes[1]) / node_bytes[0] / 1024,
+      .scale = scaled(kStockWatermarkScale),
+      .tiering_scale = scaled(kTieringWatermarkScale),
+      .reserve_pages = std::min(pages / kReserveShare, kMostReservePages),
+      .batch = std::clamp(pages / kBatchShare, kLeastBatch, kMostBatch),
+      .present_pages = node_bytes[0] / kPageBytes,
+      .per_cpu_fraction = kPerCpuShare * node_bytes[0] / usable,
+  };
 }
-
-}  // namespace
 
 std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachine& machine,
                                          const std::vector<std::string>& knobs) {
@@ -224,7 +237,8 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
   lines.push_back(fmt::format("set /sys/kernel/mm/transparent_hugepage/enabled {}", to_string(thp)));
   lines.push_back(fmt::format("set /sys/kernel/mm/numa/demotion_enabled {}", policy.demotion ? 1 : 0));
   // After huge pages: to allow them raises the kernel's minimum.
-  add_watermarks(lines, policy, machine);
+  const MemorySettings memory = memory_settings(machine);
+  add_watermarks(lines, policy, memory);
   if (policy.fast_scan) {
     const auto scaled = [&](uint64_t stock) { return std::max<uint64_t>(1, stock * memory_bytes / kReferenceBytes); };
     const std::string_view at = "/sys/kernel/debug/sched/numa_balancing";
@@ -236,12 +250,11 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
   lines.push_back(fmt::format("set /proc/sys/kernel/numa_balancing {}", policy.numa_balancing));
   if (policy.module) {
     lines.push_back("module /neotier/neotier.ko");
-    const uint64_t pages = machine.dram_bytes / kPageBytes;
     const auto late = [&](std::string_view file, uint64_t value) {
       lines.push_back(fmt::format("late /sys/kernel/neotier/{} {}", file, value));
     };
-    late("reserve_pages", std::min(pages / kReserveShare, kMostReservePages));
-    late("batch", std::clamp(pages / kBatchShare, kLeastBatch, kMostBatch));
+    late("reserve_pages", memory.reserve_pages);
+    late("batch", memory.batch);
     if (policy.dry_run) late("dry_run", 1);
     // Each page that such a source names has already been found hot: it is reported at once and needs no confirmation.
     if (!policy.source.empty()) {

@@ -54,6 +54,16 @@ struct PolicyMachine {
   std::vector<MemoryRange> node[2];  // DRAM, CXL: all there is, some bytes each
 };
 
+// What the machine's size makes of the settings of memory.
+struct MemorySettings {
+  uint64_t min_free_kib = 0;              // sysctl vm.min_free_kbytes
+  uint64_t scale = 0, tiering_scale = 0;  // vm.watermark_scale_factor: a stock kernel's; for policies that demote
+  uint64_t reserve_pages = 0, batch = 0;  // of the module
+  uint64_t present_pages = 0;             // of node 0
+  uint64_t per_cpu_fraction = 0;          // vm.percpu_pagelist_high_fraction
+};
+MemorySettings memory_settings(const PolicyMachine& machine);
+
 // "key value" lines of /neotier.conf that put the policy into force. `knobs` are KEY=VALUE of /sys/kernel/neotier,
 // applied only where the module is loaded.
 std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachine& machine,

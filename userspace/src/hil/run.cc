@@ -19,6 +19,7 @@
 #include <stdexcept>
 
 #include "hil/initramfs.h"
+#include "trace/recording.h"
 #include "util/size.h"
 
 namespace fs = std::filesystem;
@@ -222,6 +223,21 @@ std::string watch_arguments(const RunOptions& options, const fs::path& directory
   return text;
 }
 
+// What a recording says of the machine's settings, which a replay needs.
+std::string recording_arguments(const MemorySettings& memory) {
+  using trace::Field;
+  std::string text;
+  for (const auto& [field, value] : {std::pair{Field::kDramPresentPages, memory.present_pages},
+                                     {Field::kMinFreeKib, memory.min_free_kib},
+                                     {Field::kWatermarkScale, memory.scale},
+                                     {Field::kTieringWatermarkScale, memory.tiering_scale},
+                                     {Field::kReservePages, memory.reserve_pages},
+                                     {Field::kBatchPages, memory.batch}}) {
+    text += fmt::format(",recording={}:{}", static_cast<unsigned>(field), value);
+  }
+  return text;
+}
+
 // The last line of the console log that says why a kernel died, or nothing.
 std::string last_words(const std::string& console) {
   for (const char* text : {"Kernel panic - not syncing", "BUG:", "Oops:", "general protection fault"}) {
@@ -351,6 +367,7 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
     plugin += fmt::format(",{}={}", stream, escape_commas(fs::absolute(directory_ / file)));
   }
   plugin += watch_arguments(options_, directory_);
+  if (options_.record_timed) plugin += recording_arguments(memory_settings(policy_machine(options_, map, dram)));
   if (kind_ == Kind::kFigures && tells_pages(options_)) {
     plugin += fmt::format(",pages={},pages_epoch_us={}", escape_commas(fs::absolute(directory_ / kPageCounts)),
                           options_.oracle ? options_.oracle_epoch_ms * 1000 : 0);

@@ -12,7 +12,7 @@ namespace neotier::pages {
 using trace::Field;
 
 namespace {
-constexpr uint64_t kUs = 1000, kMs = 1'000'000;
+constexpr uint64_t kUs = 1000, kMs = 1'000'000, kTickNs = 100 * kUs;
 // The one CPU is kswapd's and the program's in turns, a tick of 250 Hz each.
 constexpr uint64_t kSliceNs = 4 * kMs;
 constexpr uint64_t kReportsPerRead = 8;  // a line of the ring, read by streaming loads
@@ -79,8 +79,8 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
   options.slots = memory.slots();
   options.epoch_ticks = static_cast<uint32_t>(params_.epoch_us / 100);
   options.log2_width = static_cast<uint32_t>(recording.field(Field::kLog2Width));
-  options.peak_lines_per_tick =
-      static_cast<uint32_t>(100'000'000 / std::max<uint64_t>(1, recording.field(Field::kCxlServicePs)));
+  peak_lines_per_tick_ = kTickNs * 1000 / std::max<uint64_t>(1, recording.field(Field::kCxlServicePs));
+  options.peak_lines_per_tick = static_cast<uint32_t>(peak_lines_per_tick_);
   tracker_ = make_tracker(job.tracker, options);
   tracker_->set_threshold(static_cast<uint32_t>(params_.threshold));
 
@@ -127,6 +127,7 @@ void Driver::decide(uint64_t now) {
   s.reads = state.reads - observed_.reads;
   s.writes = state.writes - observed_.writes;
   s.lost = state.lost - observed_.lost;
+  s.peak_lines = peak_lines_per_tick_ * interval / kTickNs;
   std::copy(std::begin(state.histogram), std::end(state.histogram), s.histogram);
   s.error_bound = state.error_bound;
   s.threshold = static_cast<uint32_t>(counts_.threshold);
@@ -239,7 +240,9 @@ neotier_next Driver::step() {
 void Driver::wake_kswapd() { kswapd_at_ns_ = std::min(kswapd_at_ns_, now_ns()); }
 
 void Driver::run_kswapd() {
-  const auto high = memory_.low() + static_cast<int64_t>(params_.gap_pages);
+  // The kernel goes on until each of the node's zones has a batch more than its high watermark.
+  constexpr int64_t kZones = 2, kBatch = 64;
+  const auto high = memory_.low() + static_cast<int64_t>(params_.gap_pages) + kZones * kBatch;
   const bool more = memory_.reclaim_until(high, params_.demote_instructions, kSliceNs >> shift_);
   kswapd_at_ns_ = more ? now_ns() + kSliceNs : UINT64_MAX;
 }
@@ -250,6 +253,7 @@ void Driver::wake() {
 }
 
 void Driver::run_thread() {
+  const uint64_t start = now_ns(), kswapd_at_ns = kswapd_at_ns_;
   memory_.spend_instructions(params_.wake_instructions);
   memory_.spend_reads(params_.wake_reads);
   neotier_next what;
@@ -258,6 +262,8 @@ void Driver::run_thread() {
     if (what != NEOTIER_WAIT_ROOM) room_wait_us_ = NEOTIER_ROOM_WAIT_US;
   } while (what == NEOTIER_AGAIN);
   const uint64_t now = now_ns(), period = params_.period_us * kUs;
+  // The turn that kswapd waits for is the program's.
+  if (kswapd_at_ns != UINT64_MAX && kswapd_at_ns > start) kswapd_at_ns_ = kswapd_at_ns + (now - start);
   if (what == NEOTIER_WAIT_ROOM) {
     wakes_at_ns_ = now + std::min<uint64_t>(room_wait_us_ * kUs, period);
     room_wait_us_ = static_cast<uint32_t>(std::min<uint64_t>(room_wait_us_ * 2, params_.period_us));

@@ -69,6 +69,7 @@ class Driver {
   const unsigned shift_;
   std::unique_ptr<Tracker> tracker_;
   const neotier_policy* law_;
+  uint64_t peak_lines_per_tick_ = 0;
 
   std::vector<uint64_t> queued_;
   std::vector<neotier_seen> seen_;

@@ -9,13 +9,6 @@ using trace::Field;
 
 namespace {
 constexpr uint64_t kLinesPerPage = 64;
-
-// Free pages that the recorded run left in its DRAM when it placed new memory in the CXL memory: its low watermark, as
-// far as can be seen.
-int64_t spill_level(const Recording& recording) {
-  return std::max<int64_t>(
-      0, static_cast<int64_t>(recording.field(Field::kDramFreePages)) - static_cast<int64_t>(recording.new_dram_pages));
-}
 }  // namespace
 
 Memory::Memory(const Recording& recording, const Params& params, Placement placement)
@@ -31,8 +24,8 @@ Memory::Memory(const Recording& recording, const Params& params, Placement place
       page_of_(recording.field(Field::kCxlBytes) >> 12, kNoPage),
       dram_free_(static_cast<int64_t>(recording.field(Field::kDramFreePages))),
       cxl_free_(static_cast<int64_t>(recording.field(Field::kCxlFreePages))),
-      low_(spill_level(recording) + static_cast<int64_t>(params.low_pages)),
-      dram_pages_(recording.field(Field::kDramFreePages)),
+      low_(static_cast<int64_t>(params.low_pages)),
+      dram_pages_(recording.field(Field::kDramPresentPages)),
       reclaim_(recording.pages.size()) {}
 
 void Memory::into_dram(uint32_t page) {
@@ -112,7 +105,7 @@ bool Memory::reclaim_until(int64_t free, uint64_t demote_instructions, uint64_t 
     uint64_t looked = 0, walked = 0;
     const uint32_t page = reclaim_.evict(looked, walked);
     spend_instructions(looked * kLookInstructions + walked * kWalkInstructions);
-    if (page == kNoPage) return false;
+    if (page == kNoPage) return walked != 0;
     into_cxl(page);
     --cxl_free_;
     ++dram_free_;

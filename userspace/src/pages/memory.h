@@ -46,6 +46,7 @@ class Memory {
   }
   void accessed(uint32_t page) { reclaim_.accessed(page); }
   void come(uint32_t page);
+  void leave(uint32_t page);
 
   void pass(uint64_t instructions, uint64_t base_ps) {
     instructions_ += instructions;
@@ -99,7 +100,6 @@ class Memory {
   void place(uint32_t page);
   void into_dram(uint32_t page);
   void into_cxl(uint32_t page);
-  void leave(uint32_t page);
   void copy(unsigned from, unsigned to, uint32_t slot);
 
   uint64_t occupy(unsigned tier) {

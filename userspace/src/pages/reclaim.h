@@ -33,11 +33,15 @@ class Reclaim {
   void accessed(uint32_t page) { links_[page].accessed = true; }
   uint64_t size() const { return nr_; }
 
-  // Takes out the page to demote; kNoPage: all have just been accessed, or there are none. `looked` counts pages looked
-  // at, `walked` those whose Accessed bits aging read.
+  // Takes out the page to demote. `looked` counts pages looked at, `walked` those whose Accessed bits aging read.
+  // kNoPage: it has aged, which is as much as one turn of kswapd's does (what the program uses shows only while it
+  // runs); or, where `walked` is as before, all have just been accessed, or there are none.
   uint32_t evict(uint64_t& looked, uint64_t& walked) {
     for (uint64_t chances = 2 * nr_ + kGenerations; chances != 0; --chances) {
-      if (youngest_ - oldest_ + 1 < kMinGenerations + 1) walked += age();
+      if (youngest_ - oldest_ + 1 < kMinGenerations + 1) {
+        walked += age();
+        if (walked != 0) return kNoPage;
+      }
       const uint32_t page = lists_[oldest_ % kGenerations].first;
       if (page == kNoPage) {
         if (oldest_ == youngest_) return kNoPage;

@@ -14,7 +14,13 @@ struct Evictor {
   explicit Evictor(uint32_t pages) : reclaim(pages) {
     for (uint32_t page = 0; page < pages; ++page) reclaim.add(page);
   }
-  uint32_t next() { return reclaim.evict(looked, walked); }
+  uint32_t next() {
+    for (;;) {
+      const uint64_t before = walked;
+      const uint32_t page = reclaim.evict(looked, walked);
+      if (page != kNoPage || walked == before) return page;
+    }
+  }
   Reclaim reclaim;
   uint64_t looked = 0, walked = 0;
 };
@@ -54,6 +60,16 @@ TEST(Reclaim, ANewPageIsYoungerThanAnOldOne) {
   e.reclaim.add(0);
   EXPECT_EQ(e.next(), 2u);
   EXPECT_EQ(e.next(), 0u);
+}
+
+TEST(Reclaim, WhatIsUsedAfterAgingStays) {
+  Evictor e(2);
+  e.reclaim.accessed(0);
+  e.reclaim.accessed(1);
+  EXPECT_EQ(e.reclaim.evict(e.looked, e.walked), kNoPage);
+  EXPECT_EQ(e.walked, 2u) << "it has aged, and gives the program its turn";
+  e.reclaim.accessed(0);
+  EXPECT_EQ(e.next(), 1u);
 }
 
 TEST(Reclaim, AgingLooksAtAccessedBits) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "trace/reader.h"
 #include "trace/writer.h"
@@ -44,7 +45,10 @@ class Builder {
         r_.instructions += word & trace::kTimeField;
         break;
       case trace::Record::kAccessed:
-        accessed(word & ((uint64_t{1} << 40) - 1), word >> 40 & 0xffff);
+      case trace::Record::kFree:
+      case trace::Record::kAnonymous:
+      case trace::Record::kOther:
+        pages(trace::kind_of(word), word & ((uint64_t{1} << 40) - 1), word >> 40 & 0xffff);
         break;
       case trace::Record::kHeader:
         header(word >> 48 & 0xff, word & ((uint64_t{1} << 48) - 1));
@@ -60,6 +64,10 @@ class Builder {
     if (r_.fills[0] != r_.field(Field::kEndDramFills) || r_.fills[1] != r_.field(Field::kEndCxlFills)) {
       fail("has not the fills that its totals name; is it damaged?");
     }
+    for (size_t i = 0; i < r_.pages.size(); ++i) {
+      const Seen& seen = seen_[i];
+      r_.pages[i].movable = seen.anonymous || (seen.touched && !(has_states_ && seen.other));
+    }
     return std::move(r_);
   }
 
@@ -67,6 +75,12 @@ class Builder {
   struct Place {
     uint32_t page = kNoPage;
     uint8_t next_line = 0, lines = 0;  // of what may be clearing
+    bool free = false;                 // as the recording's states have it
+    bool cleared_only = false;         // since the page came into being, nothing but what may be clearing
+  };
+  struct Seen {
+    bool touched = false;  // by an address of a program
+    bool anonymous = false, other = false;
   };
 
   [[noreturn]] void fail(const std::string& why) const {
@@ -92,13 +106,29 @@ class Builder {
   uint32_t add_page(uint64_t number, uint32_t replaces, bool fresh) {
     if (r_.pages.size() >= kMaxPages) fail("has more pages than a replay can tell apart");
     r_.pages.push_back({replaces, is_cxl(number), false, fresh});
+    // What a page is is known at latest from the next states; what was there before had some.
+    seen_.push_back({.other = !fresh});
     return static_cast<uint32_t>(r_.pages.size() - 1);
   }
 
   Place& place(uint64_t number) {
     Place& place = places_[number];
-    if (place.page == kNoPage) place.page = add_page(number, kNoPage, false);
+    if (place.page == kNoPage) come(number, place);
     return place;
+  }
+
+  void come(uint64_t number, Place& place) {
+    place.page = add_page(number, kNoPage, place.free);
+    place.next_line = place.lines = 0;
+    place.cleared_only = true;
+    if (place.free) step(step_of(Step::kNew, place.page));
+    place.free = false;
+  }
+
+  void go(Place& place) {
+    if (place.page == kNoPage) return;
+    step(step_of(Step::kGone, place.page));
+    place.page = kNoPage;
   }
 
   void line(uint64_t word) {
@@ -113,7 +143,8 @@ class Builder {
     }
     ++r_.fills[is_cxl(address >> 12)];
     if (!by_kernel) {
-      r_.pages[at.page].movable = true;
+      seen_[at.page].touched = true;
+      at.cleared_only = false;
       at.next_line = at.lines = 0;
     } else {
       clearing(at, address);
@@ -123,16 +154,22 @@ class Builder {
 
   void clearing(Place& at, uint64_t address) {
     const auto line = static_cast<uint8_t>(address >> 6 & 63);
-    if (line < at.next_line) at.lines = 0;
+    if (line < at.next_line) {
+      at.lines = 0;
+      at.cleared_only = false;
+    }
     at.next_line = static_cast<uint8_t>(line + 1);
     if (++at.lines < kFreshLines || line < kLastLine) return;
     at.lines = at.next_line = 0;
     // What was there before is gone. Its last user was the page that this one replaces, unless nothing but the clearing
     // is known of it: then it is the same page.
     Page& old = r_.pages[at.page];
-    if (!old.movable && !old.fresh) {
+    if (old.fresh && at.cleared_only) {
+      at.cleared_only = false;
+      return;
+    }
+    if (!old.fresh && !seen_[at.page].touched && !seen_[at.page].anonymous) {
       old.fresh = true;
-      r_.new_dram_pages += !old.cxl;
       step(step_of(Step::kNew, at.page));
       return;
     }
@@ -141,19 +178,47 @@ class Builder {
     step(step_of(Step::kNew, at.page));
   }
 
-  void accessed(uint64_t group, uint64_t mask) {
-    for (unsigned bit = 0; bit < 16; ++bit) {
+  void pages(trace::Record what, uint64_t group, uint64_t mask) {
+    has_states_ |= what != trace::Record::kAccessed;
+    for (uint64_t bit = 0; bit < 16; ++bit) {
       if ((mask >> bit & 1) == 0) continue;
-      // A page whose lines were never fetched is of no interest.
-      const auto found = places_.find(group * 16 + bit);
-      if (found != places_.end()) step(step_of(Step::kAccessed, found->second.page));
+      const uint64_t number = group * 16 + bit;
+      if (what == trace::Record::kAccessed) {
+        // A page whose lines were never fetched is of no interest.
+        const auto found = places_.find(number);
+        if (found != places_.end() && found->second.page != kNoPage) {
+          step(step_of(Step::kAccessed, found->second.page));
+        }
+      } else {
+        state(what, number, places_[number]);
+      }
     }
+  }
+
+  void state(trace::Record what, uint64_t number, Place& at) {
+    if (what == trace::Record::kFree) {
+      go(at);
+      at.free = true;
+      return;
+    }
+    if (what == trace::Record::kOther && at.page != kNoPage && seen_[at.page].anonymous) {
+      // The program's page is gone, its memory somebody else's.
+      go(at);
+      at.free = true;
+    }
+    if (at.page == kNoPage) {
+      const bool was_there = !at.free;
+      come(number, at);
+      if (was_there) step(step_of(Step::kNew, at.page));
+    }
+    (what == trace::Record::kAnonymous ? seen_[at.page].anonymous : seen_[at.page].other) = true;
   }
 
   std::filesystem::path file_;
   Recording r_;
   uint64_t record_ = 0, cxl_base_ = 0, cxl_bytes_ = 0;
-  bool ended_ = false;
+  bool ended_ = false, has_states_ = false;
+  std::vector<Seen> seen_;  // of each page
   std::unordered_map<uint64_t, Place> places_;
 };
 

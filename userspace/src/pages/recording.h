@@ -18,6 +18,7 @@ enum class Step : uint32_t {
   kWriteback = 1,
   kAccessed = 2,  // the page's Accessed bit is set
   kNew = 3,       // the page comes into being; it takes the place of an older one where Page::replaces says so
+  kGone = 5,      // the page is freed
   kTime = 4,      // two more words follow: instructions and ps of modelled time without stalls that have passed
 };
 constexpr uint32_t kStepBits = 3;
@@ -28,7 +29,7 @@ inline constexpr uint32_t kNoPage = UINT32_MAX;
 struct Page {
   uint32_t replaces = kNoPage;  // the page whose memory it got
   bool cxl = false;             // where the recorded run put it
-  bool movable = false;         // a program's: accessed by addresses of a program at least once
+  bool movable = false;         // a program's own; where a recording has no states of pages: accessed by a program
   bool fresh = false;           // allocated during the recording
 };
 
@@ -41,7 +42,6 @@ struct Recording {
   uint64_t fills[2] = {0, 0};  // from {dram, cxl}, of the recorded run
   uint64_t writebacks[2] = {0, 0};
   uint64_t instructions = 0;
-  uint64_t new_dram_pages = 0;  // of the DRAM's free pages, those that the recorded run has put to use
 };
 
 // Throws std::runtime_error with one line on a file that is no recording, damaged, cut short or of another version.

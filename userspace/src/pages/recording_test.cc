@@ -17,6 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 using trace::Field;
+using trace::Record;
 
 TEST(Recording, LinesTimesAndAccessedPagesComeInOrder) {
   RecordingFile file;
@@ -57,7 +58,6 @@ TEST(Recording, APageKnownOnlyByItsClearingIsOne) {
   const Recording r = file.read();
   ASSERT_EQ(r.pages.size(), 1u);
   EXPECT_TRUE(r.pages[0].fresh);
-  EXPECT_EQ(r.new_dram_pages, 1u);
 }
 
 TEST(Recording, AProgramThatStreamsThroughAPageOwnsItStill) {
@@ -75,6 +75,53 @@ TEST(Recording, OnlyWhatAProgramTouchesCanBeMoved) {
   const Recording r = file.read();
   EXPECT_FALSE(r.pages[0].movable);
   EXPECT_TRUE(r.pages[1].movable);
+}
+
+TEST(Recording, AFreedPageIsGoneAndItsMemoryANewPages) {
+  RecordingFile file;
+  file.state(Record::kAnonymous, 5);
+  file.line(0x5000);
+  file.state(Record::kFree, 5);
+  file.clear(0x5000);
+  file.line(0x5000);
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 2u);
+  EXPECT_FALSE(r.pages[0].fresh);
+  EXPECT_TRUE(r.pages[1].fresh) << "taken from free memory, and cleared: one page, not two";
+  EXPECT_EQ(r.pages[1].replaces, kNoPage);
+  EXPECT_EQ(r.steps[0], step_of(Step::kNew, 0));
+  EXPECT_EQ(r.steps[2], step_of(Step::kGone, 0));
+  EXPECT_EQ(r.steps[3], step_of(Step::kNew, 1));
+  EXPECT_EQ(r.steps.back(), step_of(Step::kFill, 1));
+}
+
+TEST(Recording, StatesSayWhatCanBeMoved) {
+  RecordingFile file;
+  file.state(Record::kAnonymous, 5);  // never touched: there all the same, and can make room
+  file.state(Record::kFree, 8);
+  file.line(0x6000);  // a program's, in no state: text, say
+  file.line(0x8000);
+  file.state(Record::kFree, 8);  // came and went between two looks
+  file.state(Record::kFree, 9);
+  file.line(0x9000, false, true);
+  file.state(Record::kOther, 9);
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 4u);
+  EXPECT_TRUE(r.pages[0].movable);
+  EXPECT_FALSE(r.pages[1].movable);
+  EXPECT_TRUE(r.pages[2].movable);
+  EXPECT_FALSE(r.pages[3].movable);
+  EXPECT_TRUE(r.pages[3].fresh);
+}
+
+TEST(Recording, AProgramsPageThatBecomesTheKernelsIsAnother) {
+  RecordingFile file;
+  file.state(Record::kAnonymous, 5);
+  file.state(Record::kOther, 5);
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 2u);
+  EXPECT_TRUE(r.pages[0].movable);
+  EXPECT_FALSE(r.pages[1].movable);
 }
 
 TEST(Recording, WhatIsNoneIsOneLine) {

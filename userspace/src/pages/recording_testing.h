@@ -33,6 +33,9 @@ class RecordingFile {
                                                  {Field::kCxlServicePs, 3200},
                                                  {Field::kMlp, kMlp},
                                                  {Field::kDramFreePages, kDramFree},
+                                                 {Field::kDramPresentPages, kDramFree},
+                                                 {Field::kReservePages, 62},
+                                                 {Field::kBatchPages, 64},
                                                  {Field::kCxlFreePages, kCxlBytes >> 12},
                                                  {Field::kMmioReadPs, 800'000},
                                                  {Field::kBasePs, 240}}) {
@@ -50,6 +53,7 @@ class RecordingFile {
   }
   void time(uint64_t instructions, uint64_t base_ps) { put(trace::time_of(instructions, base_ps)); }
   void accessed(uint64_t page) { put(trace::accessed_of(page / 16, uint64_t{1} << page % 16)); }
+  void state(trace::Record what, uint64_t page) { put(trace::pages_of(what, page / 16, uint64_t{1} << page % 16)); }
   void leave_out_totals() { bare_ = true; }
   void forget_a_fill() { --fills_[0]; }
 

@@ -53,6 +53,9 @@ void walk(const Recording& recording, Memory& memory, Driver* driver) {
       case Step::kNew:
         memory.come(page);
         break;
+      case Step::kGone:
+        memory.leave(page);
+        break;
       case Step::kTime:
         memory.pass(steps[i + 1], steps[i + 2]);
         i += 2;
@@ -79,7 +82,7 @@ const std::vector<ParamInfo>& param_table() {
       {"decide_instructions", &Params::decide_instructions, 0, 10'000'000, "kernel: of a decision"},
       {"wake_reads", &Params::wake_reads, 0, 10'000, "uncached reads of the device when the thread wakes"},
       {"decide_reads", &Params::decide_reads, 0, 10'000, "uncached reads of the device for a decision"},
-      {"low_pages", &Params::low_pages, 0, 1ull << 32, "DRAM: low watermark, above the recorded run's"},
+      {"low_pages", &Params::low_pages, 0, 1ull << 32, "DRAM: free pages at which new memory goes elsewhere"},
       {"gap_pages", &Params::gap_pages, 0, 1ull << 32, "DRAM: from the low to the high watermark"},
       {"quota_mb_per_s", &Params::quota_mb_per_s, 0, 1 << 20, "module: MiB/s"},
       {"period_us", &Params::period_us, 100, 60'000'000, "module: us"},
@@ -130,7 +133,35 @@ void check(const Job& job) {
   make_tracker(job.tracker, TrackerOptions{.slots = 1});
 }
 
-Result replay(const Recording& recording, const Job& job) {
+// As the kernel computes them (mm/page_alloc.c, __setup_per_zone_wmarks and setup_per_zone_lowmem_reserve): of the
+// zones of node 0 together, what they keep for others included in the low one.
+Params on_machine(const Params& params, const Recording& recording) {
+  constexpr uint64_t kKeepShare = 256, kLeastShare = 4, kScaleOne = 10'000;
+  uint64_t zones[] = {recording.field(Field::kManagedDma), recording.field(Field::kManagedDma32),
+                      recording.field(Field::kManagedNormal)};
+  uint64_t above = zones[0] + zones[1] + zones[2], low = 0, gap = 0;
+  const uint64_t all = std::max<uint64_t>(1, above + recording.field(Field::kManagedCxl));
+  for (const uint64_t pages : zones) {
+    const uint64_t min = recording.field(Field::kMinFreeKib) / 4 * pages / all;
+    const uint64_t step =
+        std::max(min / kLeastShare, pages * recording.field(Field::kTieringWatermarkScale) / kScaleOne);
+    above -= pages;
+    low += min + step + above / kKeepShare;
+    gap += step;
+  }
+  Params on = params;
+  const auto fill = [](uint64_t& to, uint64_t value) {
+    if (to == kOfMachine) to = value;
+  };
+  fill(on.low_pages, low);
+  fill(on.gap_pages, gap);
+  fill(on.reserve_pages, recording.field(Field::kReservePages));
+  fill(on.batch, std::clamp<uint64_t>(recording.field(Field::kBatchPages), 1, 512));
+  return on;
+}
+
+Result replay(const Recording& recording, const Job& asked) {
+  const Job job{asked.policy, asked.law, asked.tracker, on_machine(asked.params, recording)};
   const Kind kind = kind_of_policy(job.policy);
   const bool law = kind == Kind::kLaw || kind == Kind::kPlacebo;
   Memory memory(recording, job.params,
@@ -147,12 +178,13 @@ Result replay(const Recording& recording, const Job& job) {
   Result result = driver ? driver->result() : Result{};
   memory.finish(result);
   result.guest_ns = memory.guest_ns(static_cast<unsigned>(recording.field(Field::kShift)));
+  result.params = job.params;
   return result;
 }
 
 nlohmann::ordered_json to_json(const Job& job, const Result& r) {
   nlohmann::ordered_json params;
-  for (const ParamInfo& info : param_table()) params[std::string(info.name)] = job.params.*info.field;
+  for (const ParamInfo& info : param_table()) params[std::string(info.name)] = r.params.*info.field;
   return {{"policy", job.policy},
           {"law", job.law},
           {"tracker", job.tracker},

@@ -16,22 +16,29 @@
 
 namespace neotier::pages {
 
+// In the place of a parameter: what the recorded machine has.
+inline constexpr uint64_t kOfMachine = UINT64_MAX;
+
 // Prices and levels of the machine. All whole numbers, so that a replay repeats to the digit.
 struct Params {
   // Instructions of the kernel.
-  uint64_t promote_instructions = 19000;  // of a page, with its share of the batch
-  uint64_t demote_instructions = 15400;   // likewise
+  uint64_t promote_instructions = 17000;  // of a page, with its share of the batch
+  uint64_t demote_instructions = 20000;   // likewise
   uint64_t report_instructions = 450;     // of a report that is read
   uint64_t wake_instructions = 8000;      // of the driver's thread waking
   uint64_t decide_instructions = 20000;   // of a decision of the policy
   // Uncached reads.
   uint64_t wake_reads = 3, decide_reads = 90;
-  // Pages of the DRAM: how much higher the low watermark is than in the recorded run, and from it to the high one.
-  uint64_t low_pages = 2000, gap_pages = 940;
+  // Free pages of the DRAM: the low watermark, and from it to the high one.
+  uint64_t low_pages = kOfMachine, gap_pages = kOfMachine;
   // Of the module, as its files in /sys/kernel/neotier.
-  uint64_t quota_mb_per_s = 1024, period_us = 5000, decide_interval_ms = 100, reserve_pages = 1024, batch = 64,
-           confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000, threshold = 10, saved_ns = 40, payback_ms = 1000;
+  uint64_t quota_mb_per_s = 1024, period_us = 5000, decide_interval_ms = 100, reserve_pages = kOfMachine,
+           batch = kOfMachine, confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000, threshold = 10, saved_ns = 40,
+           payback_ms = 1000;
 };
+
+// With the recorded machine's values in the place of kOfMachine.
+Params on_machine(const Params& params, const Recording& recording);
 
 struct ParamInfo {
   std::string_view name;
@@ -61,6 +68,7 @@ struct Result {
   uint64_t stall_ns[2] = {0, 0};
   uint64_t promoted = 0, demoted = 0, ping_pong = 0, reports = 0, unconfirmed = 0, room_waits = 0, room_holds = 0,
            decisions = 0, threshold = 0, epochs = 0, lost = 0, tried_dry = 0, discarded = 0;
+  Params params{};  // on the recorded machine
 };
 
 // Throws std::runtime_error with one line for a policy, law or tracker of no known name.

@@ -19,7 +19,7 @@ Result run(const Recording& recording, const std::string& policy, const std::str
   Job job;
   job.policy = policy;
   job.tracker = tracker;
-  job.params.low_pages = 10;
+  job.params.low_pages = 110;
   job.params.gap_pages = 20;
   return replay(recording, job);
 }
@@ -104,6 +104,39 @@ TEST(Replay, ColdPagesStay) {
   job.params.threshold = 1000;
   job.law = "fixed";
   EXPECT_EQ(replay(r, job).promoted, 0u);
+}
+
+// What /proc/zoneinfo of a machine of 96 + 192 MiB showed: DMA 3 / 14 / 25, DMA32 55 / 254 / 453 (min, low, high).
+TEST(Replay, WatermarksAreThoseOfTheKernel) {
+  Recording recording;
+  const auto set = [&](trace::Field field, uint64_t value) { recording.fields[static_cast<size_t>(field)] = value; };
+  set(trace::Field::kManagedDma, 3840);
+  set(trace::Field::kManagedDma32, 66590);
+  set(trace::Field::kManagedCxl, 47300);
+  set(trace::Field::kMinFreeKib, 392);
+  set(trace::Field::kTieringWatermarkScale, 30);
+  set(trace::Field::kReservePages, 245);
+  set(trace::Field::kBatchPages, 24);
+  const Params on = on_machine({}, recording);
+  EXPECT_EQ(on.gap_pages, 199u + 11u);
+  EXPECT_EQ(on.low_pages, 254u + 14u + 66590u / 256);
+  EXPECT_EQ(on.reserve_pages, 245u);
+  EXPECT_EQ(on.batch, 24u);
+  Params own;
+  own.low_pages = 7;
+  EXPECT_EQ(on_machine(own, recording).low_pages, 7u);
+}
+
+TEST(Replay, FreedMemoryIsRoom) {
+  // 950 of 1000 free pages are taken and given back; what comes then finds room in DRAM.
+  RecordingFile file;
+  for (uint64_t page = 1; page <= 950; ++page) file.state(trace::Record::kFree, page);
+  for (uint64_t page = 1; page <= 950; ++page) file.line(page << 12);
+  file.time(1000, 240'000);
+  for (uint64_t page = 1; page <= 950; ++page) file.state(trace::Record::kFree, page);
+  for (uint64_t page = 1; page <= 850; ++page) file.line(page << 12);
+  const Result placebo = run(file.read(), "placebo");
+  EXPECT_EQ(placebo.fills[1], 60u) << "the 60 pages below the low watermark of 110, the first time alone";
 }
 
 TEST(Replay, ItRepeatsToTheDigit) {

@@ -83,10 +83,13 @@ class DeviceTracker final : public Tracker, neoprof::RingObserver {
     s.epochs = device_->read(NEOPROF_EPOCHS_OFFSET);
     s.reads = device_->read(NEOPROF_READS_OFFSET);
     s.writes = device_->read(NEOPROF_WRITES_OFFSET);
-    s.lost = device_->read(NEOPROF_LOST_TAP_OFFSET) + device_->read(NEOPROF_LOST_RING_OFFSET);
-    for (uint32_t bin = 0; bin < NEOTIER_HISTOGRAM_BINS; ++bin) {
-      s.histogram[bin] =
-          static_cast<uint32_t>(device_->read(NEOPROF_HISTOGRAM_OFFSET + bin * NEOPROF_HISTOGRAM_STRIDE));
+    s.lost = device_->read(NEOPROF_LOST_TAP_OFFSET) + device_->read(NEOPROF_LOST_RING_OFFSET) +
+             device_->read(NEOPROF_LOST_CANDIDATES_OFFSET);
+    static_assert(NEOTIER_HISTOGRAM_BINS == 2 * NEOPROF_HISTOGRAM_COUNT);
+    for (uint32_t i = 0; i < NEOPROF_HISTOGRAM_COUNT; ++i) {
+      const uint64_t word = device_->read(NEOPROF_HISTOGRAM_OFFSET + i * NEOPROF_HISTOGRAM_STRIDE);
+      s.histogram[2 * i] = static_cast<uint32_t>(get(NEOPROF_HISTOGRAM_EVEN_MASK, word));
+      s.histogram[2 * i + 1] = static_cast<uint32_t>(get(NEOPROF_HISTOGRAM_ODD_MASK, word));
     }
     return s;
   }

@@ -46,6 +46,23 @@ TEST_P(EachTracker, ReportsTheHotPageOnceAnEpoch) {
   }
 }
 
+TEST_P(EachTracker, TheHistogramHasEachPageAtItsCount) {
+  read_times(*tracker, 7, 1200);
+  for (uint32_t slot = 10; slot < 20; ++slot) read_times(*tracker, slot, 20 * slot);
+  tracker->tick();
+  tracker->tick();
+  const TrackerState state = tracker->state();
+  uint32_t pages = 0;
+  for (const uint32_t n : state.histogram) pages += n;
+  EXPECT_EQ(pages, 11u);
+  const uint32_t hottest = neotier_histogram_top(state.histogram, 1),
+                 coldest = neotier_histogram_top(state.histogram, 11);
+  EXPECT_GT(hottest, 1000u);
+  EXPECT_LE(hottest, 1200u);
+  EXPECT_GT(coldest, 160u);
+  EXPECT_LE(coldest, 200u);
+}
+
 TEST_P(EachTracker, WritesAreNotCountedAsHeat) {
   tracker->set_threshold(50);
   tracker->requests(std::vector<uint32_t>(500, 7 * 2 + 1));

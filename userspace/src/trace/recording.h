@@ -3,12 +3,14 @@
 // it is, so that a record of a line is the same as in a bare trace:
 //
 //   kLine      bits 0..39 the line's address; bit 0 write-back, bit 1 the kernel's own access (by an address of the
-//   kernel) kTime      bits 0..27 instructions, 28..55 ps of modelled time without stalls of fills, both since the last
-//   kTime;
+//              kernel)
+//   kTime      bits 0..27 instructions, 28..55 ps of modelled time without stalls of fills, both since the last kTime;
 //              as many in a row as the passed time needs. What follows happened after it.
 //   kAccessed  bits 0..39 a number g, bits 40..55 a mask: pages 16 g + n whose bit n is set were accessed since the
-//   last
-//              kAccessed records of them: what an Accessed bit would show
+//              last kAccessed records of them: what an Accessed bit would show
+//   kFree, kAnonymous, kOther
+//              likewise: such pages have been found to be free, a program's own and movable, or anything else. Each
+//              page is kOther until one of these says otherwise; what was so when the recording began comes first.
 //   kHeader    bits 48..55 a field of Field, bits 0..47 its value. The first record is kVersion; all fields come before
 //              anything else, but for the totals at the end.
 #pragma once
@@ -17,10 +19,10 @@
 
 namespace neotier::trace {
 
-enum class Record : uint8_t { kLine = 0, kTime = 1, kAccessed = 2, kHeader = 3 };
+enum class Record : uint8_t { kLine = 0, kTime = 1, kAccessed = 2, kHeader = 3, kFree = 4, kAnonymous = 5, kOther = 6 };
 
 inline constexpr uint64_t kKernelBit = 2;
-inline constexpr uint64_t kRecordingVersion = 1;
+inline constexpr uint64_t kRecordingVersion = 2;
 inline constexpr uint64_t kTimeField = (uint64_t{1} << 28) - 1;
 
 enum class Field : uint8_t {
@@ -33,11 +35,22 @@ enum class Field : uint8_t {
   kDramServicePs,  // of a line
   kCxlServicePs,
   kMlp,
-  kDramFreePages,  // when the region of interest began; unknown to a machine that does not say
+  kDramFreePages,  // when the region of interest began
   kCxlFreePages,
   kMmioReadPs,
   kBasePs,     // of an instruction
   kLog2Width,  // of the profiler's tracker
+  // Pages that the kernel's allocator manages: DRAM below 16 MiB, below 4 GiB, above that; CXL memory.
+  kManagedDma,
+  kManagedDma32,
+  kManagedNormal,
+  kManagedCxl,
+  kDramPresentPages,
+  kMinFreeKib,      // sysctl vm.min_free_kbytes
+  kWatermarkScale,  // vm.watermark_scale_factor of the recorded run, and of a policy that moves pages
+  kTieringWatermarkScale,
+  kReservePages,  // of the module, on this machine
+  kBatchPages,
   // Totals of the region of interest, at the end.
   kEndModelledNs,
   kEndDramFills,
@@ -56,8 +69,10 @@ constexpr uint64_t header_of(Field field, uint64_t value) {
 constexpr uint64_t time_of(uint64_t instructions, uint64_t base_ps) {
   return record_of(Record::kTime, base_ps << 28 | instructions);
 }
-constexpr uint64_t accessed_of(uint64_t group, uint64_t mask) {
-  return record_of(Record::kAccessed, mask << 40 | group);
+// Of pages 16 `group` + n whose bit n in `mask` is set.
+constexpr uint64_t pages_of(Record record, uint64_t group, uint64_t mask) {
+  return record_of(record, mask << 40 | group);
 }
+constexpr uint64_t accessed_of(uint64_t group, uint64_t mask) { return pages_of(Record::kAccessed, group, mask); }
 
 }  // namespace neotier::trace
