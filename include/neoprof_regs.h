@@ -210,13 +210,16 @@
 
 /* NeoProf vendor block: identity. */
 #define NEOPROF_ID_OFFSET 0x9000
-#define NEOPROF_ID_INIT 0x1024652504eULL
+#define NEOPROF_ID_INIT 0x1034652504eULL
 #define NEOPROF_ID_MAGIC_SHIFT 0
 #define NEOPROF_ID_MAGIC_MASK 0xffffffffULL
 #define NEOPROF_ID_MAGIC_RESET 0x4652504eULL
 #define NEOPROF_ID_VERSION_SHIFT 32
 #define NEOPROF_ID_VERSION_MASK 0xffff00000000ULL
-#define NEOPROF_ID_VERSION_RESET 0x102ULL
+#define NEOPROF_ID_VERSION_RESET 0x103ULL
+#define NEOPROF_ID_CLOCK_SHIFT 48
+#define NEOPROF_ID_CLOCK_MASK 0x1000000000000ULL
+#define NEOPROF_ID_CLOCK_RESET 0x0ULL
 
 /* What counts. */
 #define NEOPROF_TRACKER_OFFSET 0x9008
@@ -264,6 +267,9 @@
 #define NEOPROF_CTRL_SNAPSHOT_SHIFT 0
 #define NEOPROF_CTRL_SNAPSHOT_MASK 0x1ULL
 #define NEOPROF_CTRL_SNAPSHOT_RESET 0x0ULL
+#define NEOPROF_CTRL_CLOCK_SHIFT 1
+#define NEOPROF_CTRL_CLOCK_MASK 0x2ULL
+#define NEOPROF_CTRL_CLOCK_RESET 0x0ULL
 
 /* What an epoch's end does to the counters. */
 #define NEOPROF_DECAY_OFFSET 0x9030
@@ -386,6 +392,13 @@
 #define NEOPROF_HOT_UNITS_SHIFT 0
 #define NEOPROF_HOT_UNITS_MASK 0xffffffffULL
 #define NEOPROF_HOT_UNITS_RESET 0x0ULL
+
+/* Time of an emulated machine, in which a request's latency counts and which the guest's own clock does not show. No part of the device: the machine answers it. 0 where ID.CLOCK is 0. */
+#define NEOPROF_CLOCK_OFFSET 0x90b8
+#define NEOPROF_CLOCK_INIT 0x0ULL
+#define NEOPROF_CLOCK_NS_SHIFT 0
+#define NEOPROF_CLOCK_NS_MASK 0xffffffffffffffffULL
+#define NEOPROF_CLOCK_NS_RESET 0x0ULL
 
 /* Pages of the last complete epoch by estimate: 64 bins of 32 bits, two a word. Bin widths: 8 bins each of 1, 2, 4, 8, 16, 32, 64, 128 counts from 0; the last bin takes all above. Bin 0 stays 0: units not seen are not counted. With DECAY, a unit counts from the first bin border that it crosses in the epoch. */
 #define NEOPROF_HISTOGRAM_OFFSET 0x9400

@@ -107,7 +107,8 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 {
 	unsigned int got, used = 0, moved = 0, i;
 	struct neotier_hot *hot = dev->batch;
-	u64 start = ktime_get_ns(), spent;
+	struct neotier_time start = neotier_clock_now(dev), end;
+	u64 spent;
 
 	for (got = 0; got < nr; got++) {
 		dev->pool[got] = neotier_room_take(dev);
@@ -139,7 +140,8 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 	for (i = used; i < got; i++)
 		__free_page(dev->pool[i]);
 
-	spent = ktime_get_ns() - start;
+	end = neotier_clock_now(dev);
+	spent = neotier_clock_span(&dev->clock, &start, &end);
 	neotier_stat_add(dev, NEOTIER_STAT_TRIED, got);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTED, moved);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_FAILED, got - moved);

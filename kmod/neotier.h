@@ -3,6 +3,7 @@
  * Internal interfaces of neotier.ko. Data flow, one file for each role:
  *
  *	source_chmu -> hotlist -> policy, quota, room -> migrate      promote: the thread that carries it
+ *	clock: what its steps took
  *	rules, owner: who has a say in what moves
  *	probe: finds devices      region, memory: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
@@ -28,6 +29,7 @@
 #include <linux/types.h>
 #include "interleave.h"
 #include "neotier_policy.h"
+#include "promotion/clock.h"
 #include "promotion/drain.h"
 #include "promotion/hotlist.h"
 #include "promotion/ping_pong.h"
@@ -74,6 +76,7 @@ struct neotier_caps {
 	u32 peak_lines_per_tick;
 	u64 hpa_base, hpa_size;	/* bytes, whole pages, checked; of the straps */
 	u64 serial;		/* of the CXL memory device, whose region then says where its memory is; 0: the straps do */
+	bool clock;		/* the machine's, by the device */
 	bool interrupts;	/* fill level and overflow */
 	u32 message;		/* MSI-X vector of both */
 	u32 tracker_kind, tracker_rows, tracker_log2_width, tracker_counter_bits;
@@ -163,6 +166,7 @@ struct neotier_device {
 	u64 *entries;		/* copy of a drain, hotlist_size words */
 	u64 cfg0, cfg1, cfg2, decay;	/* as last written */
 	struct neotier_device_state snapshot;
+	struct neotier_clock clock;
 	struct neotier_hotlist hotlist;
 	struct neotier_waiting_place *places; /* of the hotlist */
 	struct neotier_ping_pong ping_pong;
@@ -177,6 +181,7 @@ struct neotier_device {
 	int policy_applied;
 	u64 policy_state[NEOTIER_POLICY_STATE_BYTES / sizeof(u64)];
 	u64 decided_ns;
+	struct neotier_time decided;	/* checked readings; own_ns 0: the device stood still since */
 	u64 decided_stats[NR_NEOTIER_STAT];
 
 	u64 stats[NR_NEOTIER_STAT];
@@ -279,6 +284,14 @@ void neotier_source_acknowledge(struct neotier_device *dev);
  * Return: 0, or -ENODEV when the registers read all ones, as those of a device that is gone; then @state is worth nothing.
  */
 int neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state);
+
+/**
+ * neotier_source_clock() - latch and read the machine's clock
+ * @dev: device with caps.clock
+ *
+ * Return: nanoseconds, any value.
+ */
+u64 neotier_source_clock(struct neotier_device *dev);
 
 /**
  * neotier_source_epoch_valid() - whether the device can have epochs of this length
@@ -458,6 +471,9 @@ void neotier_rules_free(void);
  */
 void neotier_policy_step(struct neotier_device *dev, u64 now_ns);
 
+/* The device stands still: what passes until the next decision is not measured. */
+void neotier_policy_pause(struct neotier_device *dev);
+
 /* quota.c: bytes a second over all devices. */
 void neotier_quota_init(void);
 
@@ -507,6 +523,13 @@ struct page *neotier_room_take(struct neotier_device *dev);
  */
 void neotier_reserve_keep(struct neotier_device *dev, u64 now_ns);
 void neotier_reserve_drop(struct neotier_device *dev);
+
+/* clock.c: what moves cost, by the clock that their benefit is told by. Under dev->lock. */
+
+/* When the device has been started. */
+void neotier_clock_begin(struct neotier_device *dev);
+/* For neotier_clock_span(). A clock found wrong is logged, counted and given up. */
+struct neotier_time neotier_clock_now(struct neotier_device *dev);
 
 /* migrate.c: the only file that calls the kernel's migration. */
 

@@ -11,6 +11,8 @@
 
 /* The interval may be long (suspend, enabled=0), and the policy's arithmetic should not have to care. */
 #define NEOTIER_INTERVAL_MAX_NS (60 * NSEC_PER_SEC)
+/* Of the device's time. */
+#define NEOTIER_TICK_NS (100 * NSEC_PER_USEC)
 
 #if defined(CONFIG_NUMA_BALANCING) && defined(CONFIG_VM_EVENT_COUNTERS)
 /*
@@ -50,6 +52,12 @@ static u64 neotier_delta(struct neotier_device *dev, enum neotier_stat stat, u64
 	return delta;
 }
 
+void neotier_policy_pause(struct neotier_device *dev)
+{
+	dev->decided.own_ns = 0;
+	neotier_clock_unmark(&dev->clock);
+}
+
 static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 {
 	struct neotier_policy_params params = {
@@ -66,6 +74,8 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
 	dev->promotion.left = NEOTIER_NO_LIMIT;
 	dev->decided_ns = now_ns;
+	neotier_policy_pause(dev);
+	dev->decided = neotier_clock_now(dev);
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));
 }
 
@@ -84,6 +94,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	struct neotier_plan plan = { };
 	struct neotier_device_state state;
 	struct neotier_device_state *old = &dev->snapshot;
+	struct neotier_time now;
 	u64 interval;
 	unsigned int i;
 
@@ -102,11 +113,16 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		neotier_promote_fail(dev, NEOTIER_GONE);
 		return;
 	}
+	now = neotier_clock_now(dev);
+	if (dev->decided.own_ns)
+		neotier_stat_add(dev, NEOTIER_STAT_CLOCK_NS, neotier_clock_span(&dev->clock, &dev->decided, &now));
+	dev->decided = now;
+	neotier_clock_mark(&dev->clock, &now, state.ticks * NEOTIER_TICK_NS);
 	snapshot.interval_ns = interval;
 	snapshot.epochs = neotier_delta(dev, NEOTIER_STAT_EPOCHS, state.epochs, old->epochs);
 	snapshot.reads = neotier_delta(dev, NEOTIER_STAT_READS, state.reads, old->reads);
 	snapshot.writes = neotier_delta(dev, NEOTIER_STAT_WRITES, state.writes, old->writes);
-	snapshot.peak_lines = mul_u64_u64_div_u64(dev->caps.peak_lines_per_tick, interval, 100 * NSEC_PER_USEC);
+	snapshot.peak_lines = mul_u64_u64_div_u64(dev->caps.peak_lines_per_tick, interval, NEOTIER_TICK_NS);
 	neotier_delta(dev, NEOTIER_STAT_REPORTED, state.reported, old->reported);
 	neotier_delta(dev, NEOTIER_STAT_SATURATED, state.saturated, old->saturated);
 	snapshot.lost = neotier_delta(dev, NEOTIER_STAT_LOST_TAP, state.lost_tap, old->lost_tap) +
@@ -124,7 +140,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	snapshot.counter_max = dev->caps.counter_max;
 	snapshot.unit_pages_log2 = 0;
 	snapshot.downsampling = 1U << READ_ONCE(dev->conf.downsampling_log2);
-	snapshot.epoch_ns = READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC;
+	snapshot.epoch_ns = neotier_clock_scale(&dev->clock, READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC);
 
 #define NEOTIER_SINCE(stat) (dev->stats[stat] - dev->decided_stats[stat])
 	snapshot.reported = NEOTIER_SINCE(NEOTIER_STAT_DRAINED);

@@ -120,6 +120,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	if (dev->parked || dev->state == NEOTIER_FAILED) {
 		neotier_reserve_drop(dev);
 		dev->decided_ns = now;
+		neotier_policy_pause(dev);
 		return NEOTIER_SLEEP;
 	}
 	neotier_source_apply(dev, enabled && !dev->paused);
@@ -128,6 +129,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 		neotier_hotlist_clear(&dev->hotlist);
 		neotier_reserve_drop(dev);
 		dev->decided_ns = now;
+		neotier_policy_pause(dev);
 		return NEOTIER_SLEEP;
 	}
 	WRITE_ONCE(dev->state, NEOTIER_RUNNING);

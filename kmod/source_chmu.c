@@ -199,6 +199,7 @@ int neotier_source_caps(struct neotier_device *dev)
 	}
 	caps->counter_max = GENMASK_ULL(caps->tracker_counter_bits - 1, 0);
 
+	caps->clock = NEOTIER_GET(ID_CLOCK, id);
 	caps->peak_lines_per_tick = NEOTIER_GET(PEAK_LINES_PER_TICK, neotier_read(dev, NEOPROF_PEAK_OFFSET));
 	caps->interrupts = NEOTIER_GET(CAP0_FILL_IRQ, cap0) && NEOTIER_GET(CAP0_OVERFLOW_IRQ, cap0);
 	caps->message = NEOTIER_GET(CAP0_MSI, cap0);
@@ -252,6 +253,7 @@ int neotier_source_start(struct neotier_device *dev)
 		neotier_write(dev, dev->caps.bitmap_offset + i * NEOPROF_BITMAP_STRIDE, word);
 	}
 	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
+	neotier_clock_begin(dev);
 	return 0;
 
 silent:
@@ -346,6 +348,12 @@ unsigned int neotier_source_discard(struct neotier_device *dev)
 void neotier_source_acknowledge(struct neotier_device *dev)
 {
 	neotier_write(dev, NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_OVERFLOW_MASK | NEOPROF_STATUS_FILL_MASK);
+}
+
+u64 neotier_source_clock(struct neotier_device *dev)
+{
+	neotier_write(dev, NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_CLOCK_MASK);
+	return neotier_read(dev, NEOPROF_CLOCK_OFFSET);
 }
 
 int neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state)

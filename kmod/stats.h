@@ -18,7 +18,7 @@
 	X(PROMOTE_FAILED,  promote_failed,  "pages tried and not moved: tried - promoted") \
 	X(DRY_RUN,         dry_run_pages,   "pages that would have been tried but for dry_run") \
 	X(BATCHES,         batches,         "batches handed to migration") \
-	X(PROMOTE_NS,      promote_ns,      "time spent in those batches, nanoseconds, by the clock: with what other tasks took") \
+	X(PROMOTE_NS,      promote_ns,      "time spent in those batches, nanoseconds, by the clock in use: with what other tasks took") \
 	X(PING_PONG,       ping_pong,       "reports of pages that had been promoted and have been demoted since") \
 	X(WAKEUPS,         wakeups,         "times the thread looked at the device") \
 	X(ROOM_WAITS,      room_waits,      "times promotion stopped for want of free memory and woke kswapd") \
@@ -29,6 +29,8 @@
 	X(DECISIONS,       decisions,       "decisions of the policy") \
 	X(THRESHOLDS,      threshold_writes, "thresholds written to the device") \
 	X(DEVICE_FAULTS,   device_faults,   "times a device was taken out of service for what its registers said") \
+	X(CLOCK_NS,        clock_ns,        "time between decisions, nanoseconds, by the clock in use") \
+	X(CLOCK_FAULTS,    clock_faults,    "times the clock of a device was found wrong and given up for the kernel's") \
 	X(EPOCHS,          epochs,          "device: complete epochs") \
 	X(READS,           reads,           "device: 64-byte read requests seen") \
 	X(WRITES,          writes,          "device: 64-byte write requests seen") \

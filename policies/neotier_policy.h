@@ -45,12 +45,12 @@ struct neotier_snapshot {
 	u32 threshold;		/* in force */
 	u32 counter_max;	/* largest threshold that can match */
 	u32 downsampling;	/* the device counts one in so many requests, >= 1 */
-	u64 epoch_ns;		/* length of an epoch, > 0 */
+	u64 epoch_ns;		/* length of an epoch by the clock of promote_ns, > 0 */
 	u32 unit_pages_log2;	/* log2 of the 4 KiB pages in a unit: 0 for 4 KiB units, 9 for 2 MiB */
 	/* kernel, deltas (4 KiB pages) */
 	u64 promoted;
 	u64 promote_failed;	/* hot, but not moved: busy, no room, ... */
-	u64 promote_ns;		/* time that moving the promoted pages took */
+	u64 promote_ns;		/* time that moving the promoted pages took, by the clock of saved_ns: promotion/clock.h */
 	u64 quota_skipped;	/* hot, but over quota */
 	u64 ping_pong;		/* promoted pages that had been promoted before and demoted since */
 	/* kernel, levels */

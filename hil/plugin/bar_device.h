@@ -22,7 +22,8 @@
 namespace neotier::hil {
 
 // A device that misbehaves, for the driver's tests.
-enum class Fault { kNone, kMagic, kVersion, kUnits, kTail };
+// kNoClock: one without the machine's clock, as hardware is.
+enum class Fault { kNone, kMagic, kVersion, kUnits, kTail, kNoClock };
 
 class BarDevice final : public neoprof::RingObserver {
  public:
@@ -84,7 +85,8 @@ class BarDevice final : public neoprof::RingObserver {
   }
 
   // The guest's store has already landed in the shared memory: pass it on, then restore what the device says.
-  void store(uint32_t offset, unsigned bytes) {
+  // `now_ns`: of the machine's clock, for CLOCK.
+  void store(uint32_t offset, unsigned bytes, uint64_t now_ns) {
     settle();
     for (uint32_t word = offset & ~7u; word < offset + bytes; word += 8) {
       uint64_t data;
@@ -94,7 +96,12 @@ class BarDevice final : public neoprof::RingObserver {
         if (word + b >= offset && word + b < offset + bytes) strobe |= static_cast<uint8_t>(1u << b);
       }
       device_->write(word, data, strobe);
-      if (word == NEOPROF_CTRL_OFFSET || (word == NEOPROF_CFG0_OFFSET && (data & NEOPROF_CFG0_RESET_MASK))) {
+      if (word == NEOPROF_CTRL_OFFSET && (strobe & 1) && (data & NEOPROF_CTRL_CLOCK_MASK) && has_clock()) {
+        clock_ns_ = now_ns;
+        mirror_word(NEOPROF_CLOCK_OFFSET);
+      }
+      if ((word == NEOPROF_CTRL_OFFSET && (data & NEOPROF_CTRL_SNAPSHOT_MASK)) ||
+          (word == NEOPROF_CFG0_OFFSET && (data & NEOPROF_CFG0_RESET_MASK))) {
         mirror_all();
       } else {
         mirror_word(word);
@@ -123,6 +130,8 @@ class BarDevice final : public neoprof::RingObserver {
   }
 
  private:
+  bool has_clock() const { return fault_ != Fault::kNoClock; }
+
   void store64(uint32_t offset, uint64_t value) { std::memcpy(bar_ + offset, &value, 8); }
 
   void pass_messages() {
@@ -137,6 +146,8 @@ class BarDevice final : public neoprof::RingObserver {
 
   void mirror_word(uint32_t offset) {
     uint64_t value = device_->read(offset);
+    if (offset == NEOPROF_CLOCK_OFFSET) value = clock_ns_;
+    if (offset == NEOPROF_ID_OFFSET && has_clock()) value |= NEOPROF_ID_CLOCK_MASK;
     if (offset == NEOPROF_ID_OFFSET && fault_ == Fault::kMagic) value ^= 1;
     if (offset == NEOPROF_ID_OFFSET && fault_ == Fault::kVersion) value += uint64_t{0x0100} << 32;
     store64(offset, value);
@@ -162,7 +173,8 @@ class BarDevice final : public neoprof::RingObserver {
   bool enabled_ = false;
   bool keep_reports_ = false;
   std::vector<uint64_t> reports_;
-  uint64_t passed_ = 0;  // of the device's messages
+  uint64_t passed_ = 0;    // of the device's messages
+  uint64_t clock_ns_ = 0;  // as latched
 };
 
 }  // namespace neotier::hil

@@ -410,7 +410,7 @@ class Machine final : public DeviceSink, public LineObserver {
     if (!source_) hierarchy_.mmio(pa, is_store, is_streaming);
     const uint64_t n = instructions();
     if (n >= next_tick_) tick(n);
-    if (is_store) device.store(device.offset(pa), bytes);
+    if (is_store) device.store(device.offset(pa), bytes, hierarchy_.now_ps(*counts_) / 1000);
   }
 
   // A guest that never stops printing must not fill the host's disk.
@@ -743,8 +743,10 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
       options.fault = Fault::kUnits;
     else if (text == "tail")
       options.fault = Fault::kTail;
+    else if (text == "no-clock")
+      options.fault = Fault::kNoClock;
     else
-      return "fault='" + std::string(text) + "': expected none, magic, version, units or tail";
+      return "fault='" + std::string(text) + "': expected none, magic, version, units, tail or no-clock";
   } else {
     return set_param(options.params, key, text);
   }

@@ -163,11 +163,13 @@ package neoprof_reg_pkg;
 
   // NeoProf vendor block: identity.
   localparam logic [15:0] ID_OFFSET = 16'h9000;
-  localparam logic [63:0] ID_INIT = 64'h000001024652504e;
+  localparam logic [63:0] ID_INIT = 64'h000001034652504e;
   localparam int unsigned ID_MAGIC_MSB = 31;
   localparam int unsigned ID_MAGIC_LSB = 0;
   localparam int unsigned ID_VERSION_MSB = 47;
   localparam int unsigned ID_VERSION_LSB = 32;
+  localparam int unsigned ID_CLOCK_MSB = 48;
+  localparam int unsigned ID_CLOCK_LSB = 48;
 
   // What counts.
   localparam logic [15:0] TRACKER_OFFSET = 16'h9008;
@@ -206,6 +208,8 @@ package neoprof_reg_pkg;
   localparam logic [63:0] CTRL_INIT = 64'h0000000000000000;
   localparam int unsigned CTRL_SNAPSHOT_MSB = 0;
   localparam int unsigned CTRL_SNAPSHOT_LSB = 0;
+  localparam int unsigned CTRL_CLOCK_MSB = 1;
+  localparam int unsigned CTRL_CLOCK_LSB = 1;
 
   // What an epoch's end does to the counters.
   localparam logic [15:0] DECAY_OFFSET = 16'h9030;
@@ -311,6 +315,12 @@ package neoprof_reg_pkg;
   localparam logic [63:0] HOT_INIT = 64'h0000000000000000;
   localparam int unsigned HOT_UNITS_MSB = 31;
   localparam int unsigned HOT_UNITS_LSB = 0;
+
+  // Time of an emulated machine, in which a request's latency counts and which the guest's own clock does not show. No part of the device: the machine answers it. 0 where ID.CLOCK is 0.
+  localparam logic [15:0] CLOCK_OFFSET = 16'h90b8;
+  localparam logic [63:0] CLOCK_INIT = 64'h0000000000000000;
+  localparam int unsigned CLOCK_NS_MSB = 63;
+  localparam int unsigned CLOCK_NS_LSB = 0;
 
   // Pages of the last complete epoch by estimate: 64 bins of 32 bits, two a word. Bin widths: 8 bins each of 1, 2, 4, 8, 16, 32, 64, 128 counts from 0; the last bin takes all above. Bin 0 stays 0: units not seen are not counted. With DECAY, a unit counts from the first bin border that it crosses in the epoch.
   localparam logic [15:0] HISTOGRAM_OFFSET = 16'h9400;

@@ -4,11 +4,13 @@
  * behind it. Answers CFG0 and CTRL within a millisecond, and reports the pages that KMOD_FEED_PATH names, over and over.
  * Also the device that lies, which no honest emulator can be.
  *
- *	kmod_device [index=<n>] [base=<bytes>] [size=<bytes>] [lie=<what>] [set=<offset>:<value>]...
+ *	kmod_device [index=<n>] [base=<bytes>] [size=<bytes>] [lie=<what>] [clock=<how>] [set=<offset>:<value>]...
  *
  * index: which of the PCI functions, in the order of their addresses. Of the feed it reports what lies in its own memory.
  * lie: tail (out of range), units (half of them beyond the device's memory), silent (never answers), shuffle (TAIL jumps
  * about within the ring and entries are noise).
+ * clock: it has one, which moves on every millisecond or so. A number: so many times as fast as the guest's. stand, back,
+ * far: it stands still, runs backwards, or leaps by a thousand seconds at a time.
  * set: overwrites a register after the honest ones have been written.
  *
  * SIGUSR1: forgets all that was written to it, as a reset or a power cycle does to a device, and says "forgot".
@@ -100,6 +102,27 @@ static uint32_t next_random(void)
 	return state >> 32;
 }
 
+static uint64_t guest_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ULL + now.tv_nsec;
+}
+
+static uint64_t clock_ns(const char *how)
+{
+	static uint64_t leaps;
+
+	if (!strcmp(how, "stand"))
+		return 1;
+	if (!strcmp(how, "back"))
+		return (1ULL << 62) - guest_ns();
+	if (!strcmp(how, "far"))
+		return ++leaps * 1000000000000ULL;
+	return guest_ns() * strtoul(how, NULL, 10);
+}
+
 /* All registers as after power-on, then what set= wants. */
 static void power_on(uint64_t base, uint64_t size, int argc, char **argv)
 {
@@ -123,6 +146,10 @@ static void power_on(uint64_t base, uint64_t size, int argc, char **argv)
 	for (n = 1; n < argc; n++) {
 		char *colon = strchr(argv[n], ':');
 
+		if (!strncmp(argv[n], "clock=", 6)) {
+			reg_write(NEOPROF_ID_OFFSET, NEOPROF_ID_INIT | NEOPROF_ID_CLOCK_MASK);
+			reg_write(NEOPROF_CLOCK_OFFSET, clock_ns(argv[n] + 6));
+		}
 		if (!strncmp(argv[n], "set=", 4) && colon)
 			reg_write(strtoul(argv[n] + 4, NULL, 0), strtoull(colon + 1, NULL, 0));
 	}
@@ -132,7 +159,7 @@ int main(int argc, char **argv)
 {
 	uint64_t base = 0x100000000ULL, size = 256ULL << 20, reported = 0, epochs = 0, status = NEOPROF_STATUS_INIT;
 	const struct timespec tick = { .tv_nsec = 500000 };
-	const char *lie = "";
+	const char *lie = "", *clock = NULL;
 	struct kmod_feed *feed;
 	uint32_t next = 0, index = 0, i;
 	int fd, n;
@@ -149,6 +176,8 @@ int main(int argc, char **argv)
 			index = strtoul(argv[n] + 6, NULL, 0);
 		else if (!strncmp(argv[n], "lie=", 4))
 			lie = argv[n] + 4;
+		else if (!strncmp(argv[n], "clock=", 6))
+			clock = argv[n] + 6;
 	}
 	fd = open_bar(index);
 	if (fd < 0) {
@@ -203,6 +232,10 @@ int main(int argc, char **argv)
 				fflush(stdout);
 			}
 			continue;
+		}
+		if (clock) {
+			reg_write(NEOPROF_CLOCK_OFFSET, clock_ns(clock));
+			reg_write(NEOPROF_TICKS_OFFSET, guest_ns() / (NEOPROF_TICK_US * 1000));
 		}
 		cfg0 = reg_read(NEOPROF_CFG0_OFFSET);
 		if (!strcmp(lie, "silent")) {

@@ -50,10 +50,10 @@ refused "memory partly there" "not all online" "size=0x800000000"
 refused "memory on a node with CPUs" "has CPUs" "base=0x4000000" "size=0x1000000"
 refused "a device that never answers" "no answer" "lie=silent"
 
-# lies <name> <lie> <counter that must rise> <state at the end>
+# lies <name> <lie or argument> <counter that must rise> <state at the end>
 lies() {
 	local name=$1 lie=$2 counter=$3 state=$4 line status
-	device_start "lie=$lie"
+	case $lie in *=*) device_start "$lie" ;; *) device_start "lie=$lie" ;; esac
 	mark_log
 	if ! load; then
 		not_ok "$name" "module did not load"
@@ -76,6 +76,15 @@ lies() {
 lies "TAIL out of range takes the device out of service" tail device_faults failed
 lies "units outside the memory are counted" units skipped_range running
 lies "noise in the ring" shuffle skipped_range running
+
+# Given up once, said once; promotion goes on by the kernel's clock.
+for clock in stand back far; do
+	lies "a clock that does: $clock" clock=$clock clock_faults running
+	said=$(dmesg | grep -c 'its clock stood still, went back or ran away')
+	[ "$said" = $((${said_before:-0} + 1)) ] && ok "a clock that does: $clock: one line" ||
+		not_ok "a clock that does: $clock: one line" "$said lines, ${said_before:-0} before"
+	said_before=$said
+done
 
 device_stop
 for path in /sys/bus/pci/devices/*; do

@@ -705,7 +705,7 @@ void add_machine_options(CLI::App& command, Arguments& a) {
       ->check(CLI::Range(0u, hil::device_hash_seeds() - 1));
   command.add_option("--fault", a.run.fault, "a device that misbehaves, for tests of the driver")
       ->capture_default_str()
-      ->check(CLI::IsMember({"none", "magic", "version", "units", "tail"}));
+      ->check(CLI::IsMember({"none", "magic", "version", "units", "tail", "no-clock"}));
   command
       .add_option("program", a.run.program,
                   "PROGRAM and its arguments, after '--'; a single argument with a space in it is a line for the "

@@ -94,6 +94,8 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
   ping_pong_.entries = ping_pong_entries_.data();
   promotion_ = {&hotlist_, batch_.data(), &kPromoteOps, this, NEOTIER_NO_LIMIT};
   counts_.threshold = params_.threshold;
+  const neotier_time now = time();
+  neotier_clock_start(&clock_, true, &now);
 }
 
 neotier_levels Driver::levels() const {
@@ -133,7 +135,9 @@ void Driver::decide(uint64_t now) {
   s.threshold = static_cast<uint32_t>(counts_.threshold);
   s.counter_max = Tracker::kCounterMax;
   s.downsampling = 1;
-  s.epoch_ns = params_.epoch_us * kUs;
+  const neotier_time at = time();
+  neotier_clock_mark(&clock_, &at, ticks_ * 100 * kUs);
+  s.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);
   s.reported = counts_.reports - decided_counts_.reports;
   s.promoted = counts_.promoted - decided_counts_.promoted;
   s.promote_ns = promote_ns_ - decided_promote_ns_;
@@ -198,7 +202,7 @@ void Driver::drop_reserve() {
 }
 
 int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
-  const uint64_t start = now_ns();
+  const neotier_time start = time();
   neotier_hotlist_done(&hotlist_, batch, nr);
   for (uint32_t i = 0; i < nr; ++i) {
     const uint32_t page = memory_.page_of(batch[i].page);
@@ -219,7 +223,8 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
     neotier_ping_pong_note(&ping_pong_, identity, now_ns());
   }
   counts_.promoted += nr;
-  promote_ns_ += now_ns() - start;
+  const neotier_time end = time();
+  promote_ns_ += neotier_clock_span(&clock_, &start, &end);
   return static_cast<int>(nr);
 }
 

@@ -13,6 +13,7 @@
 #include "pages/memory.h"
 #include "pages/replay.h"
 #include "pages/tracker.h"
+#include "promotion/clock.h"
 #include "promotion/drain.h"
 #include "promotion/hotlist.h"
 #include "promotion/ping_pong.h"
@@ -37,6 +38,7 @@ class Driver {
   void tick() {
     pass_requests();
     tracker_->tick();
+    ++ticks_;
   }
   // Of the law; the rest is the memory's.
   Result result() const;
@@ -47,6 +49,8 @@ class Driver {
   static Driver& of(void* owner) { return *static_cast<Driver*>(owner); }
 
   uint64_t now_ns() const { return memory_.guest_ns(shift_); }
+  // The module's two clocks: the guest's, and the machine's that its device hands out.
+  neotier_time time() const { return {now_ns(), memory_.now_ps() / 1000}; }
   uint64_t quota_rate() const { return neotier_quota_rate(params_.quota_mb_per_s); }
   void pass_requests() {
     tracker_->requests(memory_.requests());
@@ -82,6 +86,7 @@ class Driver {
   neotier_bucket bucket_{};
   neotier_room room_{};
   neotier_drain drain_{};
+  neotier_clock clock_{};
   alignas(8) uint8_t policy_state_[NEOTIER_POLICY_STATE_BYTES] = {};
 
   bool started_ = false;
@@ -89,6 +94,7 @@ class Driver {
   uint32_t room_wait_us_ = NEOTIER_ROOM_WAIT_US;
   uint64_t kswapd_at_ns_ = UINT64_MAX;  // it sleeps
   TrackerState observed_;               // when it last decided
+  uint64_t ticks_ = 0;                  // 100 us each
   Result counts_, decided_counts_;
   uint64_t decided_promote_ns_ = 0;
   std::vector<Report> reports_;
