@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Has pages promoted while it sleeps, between the marks `asleep` and `awake`: what the machine does then is the module's
+ * work. Before, the quota holds the pages back. Prints what the module says: pages and promote_ns in that time.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "neotier/mark.h"
+
+#define SYS_DIR "/sys/kernel/neotier/"
+#define PAGE 4096UL
+#define PAGES 4096UL	/* twice the last-level cache, so that each access to one reaches memory */
+#define WAITING 500L	/* the module reads no more reports while so many wait */
+#define BIND 2	/* MPOL_BIND */
+
+static long number(const char *name)
+{
+	char path[128];
+	long value = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), SYS_DIR "stats/%s", name);
+	file = fopen(path, "r");
+	if (!file || fscanf(file, "%ld", &value) != 1) {
+		fprintf(stderr, "promoted_asleep: cannot read %s\n", path);
+		exit(1);
+	}
+	fclose(file);
+	return value;
+}
+
+static void knob(const char *name, const char *value)
+{
+	char path[128];
+	FILE *file;
+
+	snprintf(path, sizeof(path), SYS_DIR "%s", name);
+	file = fopen(path, "w");
+	if (!file || fputs(value, file) < 0 || fclose(file)) {
+		fprintf(stderr, "promoted_asleep: cannot write %s\n", path);
+		exit(1);
+	}
+}
+
+int main(void)
+{
+	struct neotier_marker marker = neotier_marker_open();
+	unsigned long node1 = 2;
+	volatile unsigned char *memory;
+	long pages, ns;
+	int rounds;
+
+	knob("quota_mb_per_s", "0");
+	/* Filled under a policy that is gone afterwards: memory that is bound stays where it is. */
+	if (syscall(SYS_set_mempolicy, BIND, &node1, 8 * sizeof(node1))) {
+		perror("promoted_asleep: set_mempolicy");
+		return 1;
+	}
+	memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED) {
+		perror("promoted_asleep: mmap");
+		return 1;
+	}
+	for (unsigned long i = 0; i < PAGES; i++)
+		memory[i * PAGE] = 1;
+	if (syscall(SYS_set_mempolicy, 0, NULL, 0)) {
+		perror("promoted_asleep: set_mempolicy");
+		return 1;
+	}
+	for (rounds = 0; number("skipped_quota") < WAITING; rounds++) {
+		if (rounds == 40) {
+			fprintf(stderr, "promoted_asleep: no pages wait for the quota\n");
+			return 1;
+		}
+		for (unsigned long i = 0; i < PAGES * PAGE; i += 64)
+			memory[i]++;
+	}
+	pages = number("promoted");
+	ns = number("promote_ns");
+	knob("quota_mb_per_s", "1024");
+	neotier_mark_phase(&marker, "asleep");
+	usleep(50000);
+	neotier_mark_phase(&marker, "awake");
+	printf("%ld pages, %ld ns\n", number("promoted") - pages, number("promote_ns") - ns);
+	return 0;
+}
