@@ -79,8 +79,9 @@ int main(void)
 	}
 	pages = number("promoted");
 	ns = number("promote_ns");
-	knob("quota_mb_per_s", "1024");
+	/* First the mark: the module may begin before the knob's writer goes on. */
 	neotier_mark_phase(&marker, "asleep");
+	knob("quota_mb_per_s", "1024");
 	usleep(50000);
 	neotier_mark_phase(&marker, "awake");
 	printf("%ld pages, %ld ns\n", number("promoted") - pages, number("promote_ns") - ns);
