@@ -74,13 +74,13 @@ std::string why_nothing(const RunResult& run, const RunResult* none) {
         100 * gain);
   }
   if (policy.module) {
-    const int64_t stops = counted("neotier.room_holds") + counted("neotier.room_waits");
-    const int64_t hot = counted("neotier.drained");
-    if (stops > 0 && static_cast<int64_t>(run.promoted_pages) < hot / 4) {
+    // Only pages that were hot by all that the module asks: a device reports many more.
+    const int64_t waited = counted("neotier.skipped_no_room"), holds = counted("neotier.room_holds");
+    if (waited > static_cast<int64_t>(run.promoted_pages)) {
       return fmt::format(
-          "no room: {} pages were reported hot, {} promoted; promotion stopped {} times for want of free DRAM; a "
-          "larger --dram",
-          hot, run.promoted_pages, stops);
+          "no room: {} hot pages waited for free DRAM, {} were promoted; of {} stops, {} left kswapd asleep: too few "
+          "waited, or the program grew fast; a larger --dram",
+          waited, run.promoted_pages, holds + counted("neotier.room_waits"), holds);
     }
     if (counted("neotier.decisions") < 2) {
       return fmt::format(

@@ -205,8 +205,23 @@ TEST(WhyNothing, NamesTheReasonThatWasCounted) {
   EXPECT_TRUE(begins(why(slow, {{"neotier.decisions", 1}}), "too short: it ran for 1.00 s"));
   EXPECT_TRUE(begins(why(slow, {{"neotier.decisions", 20}, {"neotier.reported", 7}}),
                      "nothing was hot enough to repay its move in 1.00 s: 7 pages"));
-  EXPECT_TRUE(begins(why(slow, {{"neotier.decisions", 20}, {"neotier.room_waits", 3}, {"neotier.drained", 900}}, 20),
-                     "no room: 900 pages"));
+  EXPECT_EQ(why(slow,
+                {{"neotier.decisions", 20},
+                 {"neotier.room_waits", 3},
+                 {"neotier.room_holds", 9},
+                 {"neotier.skipped_no_room", 900},
+                 {"neotier.drained", 5000}},
+                20),
+            "no room: 900 hot pages waited for free DRAM, 20 were promoted; of 12 stops, 9 left kswapd asleep: too few "
+            "waited, or the program grew fast; a larger --dram");
+  // Reports of pages that were not confirmed are no sign of it.
+  EXPECT_TRUE(begins(why(slow,
+                         {{"neotier.decisions", 20},
+                          {"neotier.room_waits", 3},
+                          {"neotier.skipped_no_room", 20},
+                          {"neotier.drained", 5000}},
+                         900),
+                     "nothing was hot enough"));
   const RunResult kernel = counted("numab", second, 10, 1000, 500, 0);
   EXPECT_TRUE(begins(why_nothing(kernel, &slow), "too short"));
 }
