@@ -96,6 +96,22 @@ extern const struct neotier_policy *const neotier_policies[];
 /* By name, or NULL. */
 const struct neotier_policy *neotier_policy_find(const char *name);
 
+/*
+ * What a shared library exports for `neotier replay --law FILE` and `neotier score --law FILE`; the sizes tell with which
+ * header it was built:
+ *   const struct neotier_policy_entry neotier_policy_entry = NEOTIER_POLICY_ENTRY_OF(mine);
+ */
+#define NEOTIER_POLICY_ENTRY "neotier_policy_entry"
+struct neotier_policy_entry {
+	u32 params_bytes, snapshot_bytes, plan_bytes, state_bytes;
+	const struct neotier_policy *policy;
+};
+#define NEOTIER_POLICY_ENTRY_OF(p)                                                                                  \
+	{                                                                                                           \
+		sizeof(struct neotier_policy_params), sizeof(struct neotier_snapshot), sizeof(struct neotier_plan), \
+			NEOTIER_POLICY_STATE_BYTES, &(p)                                                            \
+	}
+
 /* Lowest estimate of histogram bin `bin` in [0, 63]: 8 bins each of width 1, 2, 4, ... 128. */
 static inline u32 neotier_bin_low(u32 bin)
 {

@@ -4,10 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +15,7 @@
 #include "util/cpu_clock.h"
 #include "util/json.h"
 #include "util/output_file.h"
+#include "util/parallel.h"
 
 namespace neotier::cli {
 
@@ -36,30 +34,6 @@ struct Run {
   pages::Result result;
   double cpu_seconds = 0;
 };
-
-// Each job in one of `threads` threads. Throws what the first job to fail has thrown.
-void run_all(const pages::Recording& recording, std::vector<Run>& runs, unsigned threads) {
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr failed;
-  const auto work = [&] {
-    for (size_t i; (i = next++) < runs.size();) {
-      try {
-        const double start = cpu_seconds();
-        runs[i].result = pages::replay(recording, runs[i].job);
-        runs[i].cpu_seconds = cpu_seconds() - start;
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failed) failed = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::jthread> workers;
-  for (size_t i = 1; i < std::min<size_t>(threads, runs.size()); ++i) workers.emplace_back(work);
-  work();
-  workers.clear();
-  if (failed) std::rethrow_exception(failed);
-}
 
 void print(const pages::Recording& recording, const std::vector<Run>& runs) {
   using trace::Field;
@@ -90,7 +64,12 @@ int replay(Arguments a) {
     runs.push_back(run);
   }
   const pages::Recording recording = pages::read_recording(a.file);
-  run_all(recording, runs, a.threads != 0 ? a.threads : std::max(1u, std::thread::hardware_concurrency()));
+  parallel_for(runs.size(), a.threads != 0 ? a.threads : std::max(1u, std::thread::hardware_concurrency()),
+               [&](size_t i) {
+                 const double start = cpu_seconds();
+                 runs[i].result = pages::replay(recording, runs[i].job);
+                 runs[i].cpu_seconds = cpu_seconds() - start;
+               });
   print(recording, runs);
   if (json) {
     nlohmann::ordered_json all;
@@ -134,7 +113,8 @@ void add_replay(CLI::App& app, int& status) {
   replay_command->add_option("--policy", arguments->policies, "policies, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  replay_command->add_option("--law", arguments->law, "payback, fixed or neomem, for neotier and placebo")
+  replay_command
+      ->add_option("--law", arguments->law, "payback, fixed, neomem or a shared library, for neotier and placebo")
       ->capture_default_str();
   replay_command
       ->add_option("--tracker", arguments->tracker,

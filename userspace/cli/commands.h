@@ -21,6 +21,8 @@ void add_hil_report(CLI::App& hil, int& status);
 void add_trace(CLI::App& app, int& status);
 // Adds `neotier replay`.
 void add_replay(CLI::App& app, int& status);
+// Adds `neotier score`.
+void add_score(CLI::App& app, int& status);
 // Adds `neotier moe …`, likewise.
 void add_moe(CLI::App& app, int& status);
 // Adds `neotier model …`, likewise.

@@ -24,6 +24,7 @@ int run(int argc, char** argv) {
   neotier::cli::add_kv(app, status);
   neotier::cli::add_trace(app, status);
   neotier::cli::add_replay(app, status);
+  neotier::cli::add_score(app, status);
   neotier::cli::add_moe(app, status);
   neotier::cli::add_bench(app, status);
   neotier::cli::add_engine(app, status);

@@ -21,14 +21,6 @@ constexpr uint64_t kMapping = 1;
 
 }  // namespace
 
-const neotier_policy* find_law(const std::string& name) {
-  if (const neotier_policy* law = neotier_policy_find(name.c_str())) return law;
-  std::string known;
-  for (const neotier_policy* const* p = neotier_policies; *p; ++p)
-    known += (known.empty() ? "" : ", ") + std::string((*p)->name);
-  throw std::runtime_error(fmt::format("--law '{}': expected {}", name, known));
-}
-
 const neotier_hotlist_ops Driver::kHotlistOps = {[](void* owner, uint32_t slot, bool) {
                                                    const Driver& d = of(owner);
                                                    const uint32_t page = d.memory_.page_of(slot);

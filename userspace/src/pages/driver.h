@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "pages/law.h"
 #include "pages/memory.h"
 #include "pages/replay.h"
 #include "pages/tracker.h"
@@ -22,9 +23,6 @@
 #include "promotion/room.h"
 
 namespace neotier::pages {
-
-// Throws std::runtime_error with one line for a law of no known name.
-const neotier_policy* find_law(const std::string& name);
 
 class Driver {
  public:

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "pages/driver.h"
+#include "pages/law.h"
 #include "pages/memory.h"
 
 namespace neotier::pages {

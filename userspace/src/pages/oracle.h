@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the best placement of a recording's pages would have won (hil/oracle.h), from the recording alone.
+#pragma once
+
+#include "hil/oracle.h"
+#include "pages/recording.h"
+#include "pages/replay.h"
+
+namespace neotier::pages {
+
+// Of the pages that a program has touched, in the DRAM that they had, over `none`; a move costs what it costs in a
+// replay with these parameters. Epochs are 50 ms of modelled time, longer where there would be more than 128.
+// Thread-safe.
+hil::Oracle solve_oracle(const Recording& recording, const Params& params);
+
+}  // namespace neotier::pages
