@@ -55,6 +55,10 @@ class Counter {
         case Step::kNew:
           come(page);
           break;
+        case Step::kGone:
+          memory_.leave(page);
+          end(page, epoch());
+          break;
         case Step::kTime:
           memory_.pass(steps[i + 1], steps[i + 2]);
           i += 2;
@@ -88,7 +92,7 @@ class Counter {
     memory_.come(page);
     pages_[page].birth = epoch();
     const uint32_t old = recording_.pages[page].replaces;
-    if (old != kNoPage) end(old, epoch());
+    if (old != kNoPage && life_[old] == Life::kLasts) end(old, epoch());
   }
 
   // Pages that go within an epoch lived until the end of the one before, so that two that share a frame do not count as

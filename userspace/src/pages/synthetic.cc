@@ -33,7 +33,14 @@ class Maker {
     set(Field::kCxlFreePages, uint64_t{2} * kPages);
     set(Field::kMmioReadPs, 800'000);
     set(Field::kBasePs, kBasePs);
-    r_.new_dram_pages = kDramPages - kLowPages;
+    set(Field::kManagedNormal, kDramPages);
+    set(Field::kManagedCxl, uint64_t{2} * kPages);
+    set(Field::kDramPresentPages, kDramPages);
+    set(Field::kMinFreeKib, 4 * kLowPages);
+    set(Field::kWatermarkScale, 10);
+    set(Field::kTieringWatermarkScale, 100);
+    set(Field::kReservePages, kDramPages / 100);
+    set(Field::kBatchPages, kDramPages / 1024);
     for (uint32_t page = 0; page < kPages; ++page) {
       r_.pages.push_back({kNoPage, page >= kDramPages - kLowPages, true, true});
       r_.steps.push_back(step_of(Step::kNew, page));

@@ -108,6 +108,7 @@ std::vector<Row> score(const std::string& name, const replay::RoutingTrace& trac
                        [&](const std::string& policy, uint64_t room) {
                          replay::MoeOptions o;
                          o.experts_per_layer = static_cast<uint32_t>(room);
+                         o.lookahead = std::clamp(trace.shape().layers - 1, 1u, o.lookahead);
                          const placement::PolicyRef found = placement::find_policy(policy, NEOTIER_EXPERTS);
                          return replay::replay(trace, found, nullptr, o).hit_rate();
                        });
