@@ -112,6 +112,7 @@ void add_replay(CLI::App& app, int& status) {
   replay_command->add_option("RECORDING", arguments->file, "of `neotier hil record --timed --policy none`")->required();
   replay_command->add_option("--policy", arguments->policies, "policies, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str();
   replay_command
       ->add_option("--law", arguments->law, "payback, fixed, neomem or a shared library, for neotier and placebo")
@@ -120,7 +121,8 @@ void add_replay(CLI::App& app, int& status) {
       ->add_option("--tracker", arguments->tracker,
                    "device (the profiler's golden model), exact (counts of each page) or pebs (one request in 199)")
       ->capture_default_str();
-  replay_command->add_option("--param", arguments->params, "NAME=VALUE, see below; may be repeated");
+  replay_command->add_option("--param", arguments->params, "NAME=VALUE, see below; may be repeated")
+      ->allow_extra_args(false);
   replay_command->add_option("--threads", arguments->threads, "policies at a time; 0: as many as processors")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

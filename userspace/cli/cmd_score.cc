@@ -72,9 +72,13 @@ Trace trace_of(const std::string& name) {
   if (!path.has_filename()) path = path.parent_path();
   if (fs::is_directory(path)) return routing(path);
   std::ifstream in(path, std::ios::binary);
-  const int first = in.get();
+  std::array<unsigned char, 2> first{};
+  in.read(reinterpret_cast<char*>(first.data()), 1);
   if (!in) throw std::runtime_error(fmt::format("{}: cannot be read, or is empty; name a trace", name));
-  return std::isprint(first) != 0 ? requests(path) : recorded(path);
+  in.read(reinterpret_cast<char*>(first.data()) + 1, 1);
+  // zstd's magic number begins with a printable character, but goes on with one that is none.
+  const bool text = std::isprint(first[0]) != 0 && (std::isprint(first[1]) != 0 || std::isspace(first[1]) != 0);
+  return text ? requests(path) : recorded(path);
 }
 
 void add_made_up(const Arguments& a, std::vector<Trace>& traces) {
@@ -201,7 +205,8 @@ std::string footer() {
   std::string text =
       "share: of the way from a base to an oracle that knows the future. pages: of logarithms of speed-ups, from "
       "first\n"
-      "touch to the best plan that pays for its moves (\"at most\": no plan does better). kv, experts: of hit rates, "
+      "touch to the best plan that pays for its moves (\"at most\": no plan in the same DRAM does). kv, experts: of "
+      "hit rates, "
       "from\n"
       "LRU to Belady's bound. Below 0 %: worse than the base. -: the oracle wins less than 1 % (hit rate: .01).\n\n"
       "examples:\n"
@@ -228,7 +233,7 @@ void add_score(CLI::App& app, int& status) {
       "recordings of pages, traces of requests, folders of routing; default: made up here, and those of "
       "$NEOTIER_DATA");
   const auto list = [&](const char* name, std::vector<std::string>& values, const char* text) {
-    command->add_option(name, values, text)->delimiter(',')->capture_default_str();
+    command->add_option(name, values, text)->delimiter(',')->allow_extra_args(false)->capture_default_str();
   };
   list("--law", a.options.laws, "promotion laws for pages: names or shared libraries, separated by commas");
   command->add_option("--tracker", a.options.tracker, "for pages: device, exact or pebs; see `neotier replay --help`")
@@ -241,8 +246,10 @@ void add_score(CLI::App& app, int& status) {
           "--room", a.percent,
           "percent of a trace's blocks, or of a layer's experts, that there is room for; default: 5,20 and 25,50")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 100));
-  command->add_option("--param", a.params, "NAME=VALUE for pages; `neotier replay --help` lists them");
+  command->add_option("--param", a.params, "NAME=VALUE for pages, may be repeated; `neotier replay --help` lists them")
+      ->allow_extra_args(false);
   command->add_option("--seed", a.seed, "of what is made up")->capture_default_str();
   command->add_option("--fills", a.fills, "of each made-up recording")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 30))

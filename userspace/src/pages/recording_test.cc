@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -154,6 +155,14 @@ TEST(Recording, WhatIsNoneIsOneLine) {
   RecordingFile strange;
   strange.put(uint64_t{9} << 56);
   EXPECT_THAT(refused(strange), HasSubstr("no known kind"));
+}
+
+// A header decides how much memory a replay takes.
+TEST(Recording, MoreCxlMemoryThanThereIsAnywhereIsRefused) {
+  RecordingFile file;
+  file.put(trace::header_of(trace::Field::kCxlBytes, uint64_t{1} << 47));
+  file.line(0x1000);
+  EXPECT_THROW(file.read(), std::runtime_error);
 }
 
 }  // namespace

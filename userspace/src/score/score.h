@@ -25,7 +25,7 @@ struct Row {
   double base = 0;     // pages: 1, of `none`; else the hit rate of LRU
   double figure = 0;   // pages: speed-up over `none`; else the hit rate
   double oracle = 0;   // pages: of the costed oracle, a plan that can be carried out; else of Belady's bound
-  double at_most = 0;  // no decision does better
+  double at_most = 0;  // no plan in the same room does better
   // Of the way from base to oracle, of logarithms for pages; below 0: worse than base. Nothing where the oracle wins
   // less than 1 % (pages) or .01 (hit rates), because such a share would be of noise.
   std::optional<double> share;
