@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -128,38 +129,12 @@ void print(const Row& row) {
              row.share ? fmt::format("{:.0f} %", 100 * *row.share) : "-");
 }
 
-// The mean share of each policy over its rows.
-nlohmann::ordered_json print_means(const std::vector<Row>& rows) {
-  struct Sum {
-    std::string kind, policy;
-    double sum = 0, least = 0;
-    size_t shares = 0, rows = 0;
-  };
-  std::vector<Sum> sums;
-  for (const Row& row : rows) {
-    auto at = std::find_if(sums.begin(), sums.end(),
-                           [&](const Sum& s) { return s.kind == row.kind && s.policy == row.policy; });
-    if (at == sums.end()) at = sums.insert(sums.end(), {row.kind, row.policy});
-    const double over = row.figure / std::max(row.base, 1e-9);
-    at->least = at->rows++ == 0 ? over : std::min(at->least, over);
-    if (!row.share) continue;
-    at->sum += *row.share;
-    ++at->shares;
-  }
+void print(const std::vector<score::Mean>& means) {
   fmt::print("\n{:<8} {:<24} {:>22} {:>22}\n", "kind", "policy", "mean share of oracle", "worst row, over base");
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const Sum& s : sums) {
-    const double mean = s.sum / static_cast<double>(std::max<size_t>(1, s.shares));
-    fmt::print("{:<8} {:<24} {:>22} {:>21.3f}x\n", s.kind, fs::path(s.policy).filename().string(),
-               s.shares ? fmt::format("{:.1f} % of {} rows", 100 * mean, s.shares) : "-", s.least);
-    json.push_back({{"kind", s.kind},
-                    {"policy", s.policy},
-                    {"share", s.shares ? nlohmann::ordered_json(mean) : nullptr},
-                    {"rows_with_share", s.shares},
-                    {"rows", s.rows},
-                    {"worst_over_base", s.least}});
+  for (const score::Mean& m : means) {
+    fmt::print("{:<8} {:<24} {:>22} {:>21.3f}x\n", m.kind, fs::path(m.policy).filename().string(),
+               m.share ? fmt::format("{:.1f} % of {} rows", 100 * *m.share, m.shares) : "-", m.worst);
   }
-  return json;
 }
 
 int run(Arguments a) {
@@ -190,12 +165,13 @@ int run(Arguments a) {
     std::fflush(stdout);
     rows.insert(rows.end(), more.begin(), more.end());
   }
-  const nlohmann::ordered_json means = print_means(rows);
+  const std::vector<score::Mean> means = score::means(rows);
+  print(means);
   if (json) {
     nlohmann::ordered_json all;
-    all["rows"] = nlohmann::ordered_json::array();
+    all["rows"] = all["policies"] = nlohmann::ordered_json::array();
     for (const Row& row : rows) all["rows"].push_back(score::to_json(row));
-    all["policies"] = means;
+    for (const score::Mean& mean : means) all["policies"].push_back(score::to_json(mean));
     json.finish(pretty(all));
   }
   return 0;

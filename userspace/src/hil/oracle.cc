@@ -480,15 +480,20 @@ Oracle solve_oracle(const PageCounts& counts, const OracleOptions& options) {
   oracle.epoch_ns = counts.header.epoch_ps / 1000;
   oracle.epochs = counts.header.nr_epochs;
   oracle.modelled_ns = options.modelled_ns;
-  const int64_t ps = move_ps(options.params, options.kernel_ns);
-  oracle.move_ns = static_cast<uint64_t>(ps) / 1000;
+  const MoveCost cost = {move_ps(options.params, options.promote_ns), move_ps(options.params, options.demote_ns)};
+  oracle.move_ns = static_cast<uint64_t>(cost.promote_ps) / 1000;
   const OracleCase all = oracle_case(counts, options.params, false);
   oracle.pages = all.pages.size();
   oracle.capacity = all.capacity;
   oracle.fixed = best_static(all);
   oracle.dynamic = best_dynamic(all);
-  oracle.costed = best_costed(all, {ps, ps});
-  oracle.reached = best_costed(oracle_case(counts, options.params, true), {ps, ps});
+  oracle.costed = best_costed(all, cost);
+  const OracleCase reached = oracle_case(counts, options.params, true);
+  if (reached.pages.size() == all.pages.size()) {
+    oracle.reached = oracle.costed;
+    return oracle;
+  }
+  oracle.reached = best_costed(reached, cost);
   // What may move less wins no more: a plan of the smaller case is one of the larger too.
   if (oracle.reached.saved_ps > oracle.costed.saved_ps) {
     const int64_t at_most = oracle.costed.at_most_ps;

@@ -54,8 +54,8 @@ Placement best_costed(const OracleCase& oracle_case, MoveCost cost, size_t exact
 
 struct OracleOptions {
   Params params;
-  uint64_t kernel_ns;    // what the kernel's part of moving one page takes
-  uint64_t modelled_ns;  // of the run
+  uint64_t promote_ns, demote_ns;  // what the kernel's part of moving one page takes
+  uint64_t modelled_ns;            // of the run
 };
 
 struct PageCounts {
@@ -73,7 +73,7 @@ struct Oracle {
   uint64_t epoch_ns = 0, epochs = 0;
   uint64_t pages = 0;     // that could be placed
   uint64_t capacity = 0;  // of them, that DRAM held
-  uint64_t move_ns = 0;   // cost of one move
+  uint64_t move_ns = 0;   // cost of one promotion
   uint64_t modelled_ns = 0;
   Placement fixed, dynamic, costed;
   Placement reached;  // costed, where only pages that the module moves may leave their place

@@ -8,9 +8,8 @@
 
 namespace neotier::pages {
 
-// Of the pages that a program has touched, in the DRAM that they had, over `none`; a move costs what it costs in a
-// replay with these parameters. Epochs are 50 ms of modelled time, longer where there would be more than 128.
-// Thread-safe.
+// Of the movable pages, in the DRAM that they had, over `none`; a move costs what it costs in a replay with these
+// parameters. Epochs are 50 ms of modelled time, and merged as hil/oracle.h does. Thread-safe.
 hil::Oracle solve_oracle(const Recording& recording, const Params& params);
 
 }  // namespace neotier::pages

@@ -19,9 +19,9 @@ using trace::Field;
 
 constexpr uint64_t kLineMask = ((uint64_t{1} << 40) - 1) & ~uint64_t{63};
 constexpr uint32_t kMaxPages = (1u << (32 - kStepBits)) - 1;
+constexpr uint64_t kMaxCxlBytes = uint64_t{1} << 40;  // a replay takes 4 bytes of memory for each page of it
 // The kernel clears or copies a page line by line. So many lines in rising order, up to the last but so many, are that:
 // some may be cached and not be filled.
-constexpr uint64_t kMaxCxlBytes = uint64_t{1} << 40;  // a replay takes 4 bytes of memory for each page of it
 constexpr unsigned kFreshLines = 40, kLastLine = 60;
 
 class Builder {

@@ -10,7 +10,6 @@
 #include "placement/policy.h"
 #include "replay/kv.h"
 #include "replay/moe_replay.h"
-#include "replay/tiers.h"
 #include "util/parallel.h"
 
 namespace neotier::score {
@@ -96,7 +95,6 @@ std::vector<Row> score(const std::string& name, const replay::KvTrace& trace, co
                        [&](const std::string& policy, uint64_t room) {
                          replay::KvOptions o;
                          o.capacity_blocks = room;
-                         o.block_bytes = uint64_t{trace.block_tokens} * replay::kKvBytesPerToken;
                          return replay::replay(trace, placement::find_policy(policy, NEOTIER_KV), o).hit_rate();
                        });
 }
@@ -114,11 +112,37 @@ std::vector<Row> score(const std::string& name, const replay::RoutingTrace& trac
                        });
 }
 
+std::vector<Mean> means(const std::vector<Row>& rows) {
+  std::vector<Mean> means;
+  for (const Row& row : rows) {
+    auto at = std::find_if(means.begin(), means.end(),
+                           [&](const Mean& m) { return m.kind == row.kind && m.policy == row.policy; });
+    const double over = row.figure / std::max(row.base, 1e-9);
+    if (at == means.end()) at = means.insert(means.end(), {row.kind, row.policy, over, {}, 0, 0});
+    at->worst = std::min(at->worst, over);
+    ++at->rows;
+    if (!row.share) continue;
+    ++at->shares;
+    at->share = at->share.value_or(0) + (*row.share - at->share.value_or(0)) / static_cast<double>(at->shares);
+  }
+  return means;
+}
+
+namespace {
+nlohmann::ordered_json json_of(const std::optional<double>& share) {
+  return share ? nlohmann::ordered_json(*share) : nullptr;
+}
+}  // namespace
+
 nlohmann::ordered_json to_json(const Row& r) {
-  return {
-      {"kind", r.kind},     {"trace", r.trace},     {"setting", r.setting},
-      {"policy", r.policy}, {"base", r.base},       {"figure", r.figure},
-      {"oracle", r.oracle}, {"at_most", r.at_most}, {"share", r.share ? nlohmann::ordered_json(*r.share) : nullptr}};
+  return {{"kind", r.kind},     {"trace", r.trace},     {"setting", r.setting},
+          {"policy", r.policy}, {"base", r.base},       {"figure", r.figure},
+          {"oracle", r.oracle}, {"at_most", r.at_most}, {"share", json_of(r.share)}};
+}
+
+nlohmann::ordered_json to_json(const Mean& m) {
+  return {{"kind", m.kind}, {"policy", m.policy},        {"share", json_of(m.share)}, {"rows_with_share", m.shares},
+          {"rows", m.rows}, {"worst_over_base", m.worst}};
 }
 
 }  // namespace neotier::score

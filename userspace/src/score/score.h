@@ -53,6 +53,17 @@ std::vector<Row> score(const std::string& name, const pages::Recording& recordin
 std::vector<Row> score(const std::string& name, const replay::KvTrace& trace, const Options& options);
 std::vector<Row> score(const std::string& name, const replay::RoutingTrace& trace, const Options& options);
 
+// Of a policy, over all of its rows.
+struct Mean {
+  std::string kind, policy;
+  double worst = 0;             // least figure over base
+  std::optional<double> share;  // mean of the rows that have one
+  size_t shares = 0, rows = 0;
+};
+// In the order in which policies first appear.
+std::vector<Mean> means(const std::vector<Row>& rows);
+
 nlohmann::ordered_json to_json(const Row& row);
+nlohmann::ordered_json to_json(const Mean& mean);
 
 }  // namespace neotier::score

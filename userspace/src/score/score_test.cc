@@ -30,6 +30,22 @@ TEST(Share, ByHand) {
   EXPECT_FALSE(share_of_rate(.2, .2, .209));
 }
 
+TEST(Share, MeansAreOfTheRowsThatHaveOne) {
+  const std::vector<Mean> m = means({{"kv", "a", "", "x", .2, .3, .4, .4, .5},
+                                     {"kv", "a", "", "y", .2, .1, .4, .4, -.5},
+                                     {"kv", "b", "", "x", .2, .2, .2, .2, {}},
+                                     {"kv", "c", "", "x", .2, .4, .4, .4, 1},
+                                     {"pages", "d", "", "x", 1, 1, 1, 1, {}}});
+  ASSERT_EQ(m.size(), 3u);
+  EXPECT_EQ(m[0].policy, "x");
+  EXPECT_DOUBLE_EQ(*m[0].share, .75);
+  EXPECT_EQ(m[0].shares, 2u);
+  EXPECT_EQ(m[0].rows, 3u);
+  EXPECT_DOUBLE_EQ(m[0].worst, 1);
+  EXPECT_DOUBLE_EQ(m[1].worst, .5);
+  EXPECT_FALSE(m[2].share);
+}
+
 // A page of DRAM that is hardly used and one of CXL memory that is: what the oracle wins is their difference.
 TEST(PageOracle, TwoPagesByHand) {
   RecordingFile file;
@@ -50,9 +66,10 @@ TEST(PageOracle, TwoPagesByHand) {
   // One page up, one down: 64 lines of 85 ns and the kernel's instructions of 240 ps, each.
   const pages::Params p;
   const int64_t moves = static_cast<int64_t>(2 * 64 * 85'000 + (p.promote_instructions + p.demote_instructions) * 240);
-  EXPECT_LE(o.costed.saved_ps, o.fixed.saved_ps);
+  EXPECT_EQ(o.costed.saved_ps, won - moves);
   EXPECT_EQ(o.costed.at_most_ps, o.costed.saved_ps);
-  EXPECT_EQ(o.costed.promoted, won > moves ? 1u : 0u);
+  EXPECT_EQ(o.costed.promoted, 1u);
+  EXPECT_EQ(o.beyond_reach(), 0);
 }
 
 // What makes way for another page in its frame is not in DRAM with it.
@@ -117,6 +134,8 @@ TEST(Pages, WhatIsNoLawIsRefused) {
   };
   EXPECT_THAT(refused("best"), ThrowsMessage<std::runtime_error>(HasSubstr("expected payback, fixed, neomem")));
   EXPECT_THAT(refused("./none.so"), ThrowsMessage<std::runtime_error>(HasSubstr("cannot load law")));
+  EXPECT_THAT(refused(NEOTIER_TEST_STALE_LAW),
+              ThrowsMessage<std::runtime_error>(HasSubstr("another neotier_policy.h")));
   EXPECT_THAT(refused(NEOTIER_TEST_POLICY), ThrowsMessage<std::runtime_error>(HasSubstr("it exports no symbol")));
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * A promotion law as a shared library: the hottest eighth of what the DRAM holds is hot, a part at a time.
- *   cc -shared -fPIC -I policies -o mine.so law_example.c && neotier score --law ./mine.so
+ *   cc -shared -fPIC -I policies -o mine.so policies/example/law.c && neotier score --law ./mine.so
  */
 #include "neotier_policy.h"
 
