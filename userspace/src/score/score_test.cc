@@ -88,6 +88,21 @@ TEST(PageOracle, AFrameThatIsUsedAgainCountsOnce) {
   EXPECT_EQ(o.fixed.saved_ps, 0);
 }
 
+// One comes and goes within an epoch, one is the kernel's, one stays.
+TEST(PageOracle, OnlyMovablePagesThatLastAreInIt) {
+  RecordingFile file;
+  for (int user = 0; user < 2; ++user) {
+    file.clear(0x1000);
+    file.line(0x1000);
+    file.time(1000, 240'000);
+  }
+  file.line(0x2000, false, true);
+  for (int i = 0; i < 500; ++i) file.time(1'000'000, 200'000'000);
+  const hil::Oracle o = pages::solve_oracle(file.read(), {});
+  EXPECT_EQ(o.pages, 1u);
+  EXPECT_EQ(o.capacity, 1u);
+}
+
 TEST(Pages, NoLawBeatsWhatNoPlanCan) {
   Options options;
   options.laws = {"placebo", "payback", "fixed"};
