@@ -522,7 +522,8 @@ void Run::read_pages(RunResult& result) {
     if (options_.oracle) {
       const PageCounts counts = read_page_counts(file);
       result.by_kind = counts.header;
-      result.oracle = solve_oracle(counts, {options_.params, options_.oracle_move_ns, options_.oracle_move_ns, result.modelled_ns});
+      result.oracle =
+          solve_oracle(counts, {options_.params, options_.oracle_move_ns, options_.oracle_move_ns, result.modelled_ns});
     } else {
       result.by_kind = read_page_sums(file);
     }

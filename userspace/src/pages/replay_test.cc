@@ -157,7 +157,8 @@ TEST(Replay, OtherNamesAreOneLine) {
     return std::string("was taken");
   };
   EXPECT_EQ(refused({.policy = "numab"}), "--policy 'numab': expected none, all-dram, neotier, placebo");
-  EXPECT_EQ(refused({.policy = "neotier", .law = "x"}), "--law 'x': expected payback, fixed, neomem, or a shared library");
+  EXPECT_EQ(refused({.policy = "neotier", .law = "x"}),
+            "--law 'x': expected payback, fixed, neomem, or a shared library");
   Params params;
   EXPECT_THROW(set_param(params, "batch=0"), std::runtime_error);
   EXPECT_THROW(set_param(params, "batch=1x"), std::runtime_error);
