@@ -42,7 +42,8 @@ DeviceState device_state(uint32_t log2_width) {
 uint32_t full_log2_width() { return kBuilt.log2_width; }
 
 std::optional<uint32_t> log2_width_within(double bits_per_page, uint64_t bytes) {
-  const double budget = bits_per_page * static_cast<double>(bytes / 4096);
+  const uint64_t pages = bytes / 4096;
+  const double budget = bits_per_page * static_cast<double>(pages);
   for (uint32_t width = kBuilt.log2_width; width >= kBuilt.min_log2_width; --width) {
     if (static_cast<double>(device_state(width).sketch) <= budget) return width;
   }

@@ -68,7 +68,7 @@ std::string message_of(const std::function<void()>& act) {
 class InitramfsTest : public testing::Test {
  protected:
   fs::path file(const std::string& name, std::string_view content, mode_t mode = 0644) {
-    const fs::path path = folder_ / name;
+    fs::path path = folder_ / name;
     fs::create_directories(path.parent_path());
     std::ofstream(path) << content;
     chmod(path.c_str(), mode);

@@ -194,7 +194,7 @@ TEST(WhyNothing, IsAskedOnlyWhereNothingHappened) {
 TEST(WhyNothing, NamesTheReasonThatWasCounted) {
   const uint64_t second = 1'000'000'000;
   const auto why = [&](const RunResult& none, std::map<std::string, int64_t> guest, uint64_t promoted = 0) {
-    const std::string text = why_nothing(counted("neotier", second, 10, 1000, 500, promoted, std::move(guest)), &none);
+    std::string text = why_nothing(counted("neotier", second, 10, 1000, 500, promoted, std::move(guest)), &none);
     EXPECT_LT(text.size(), 200u) << "one line";
     return text;
   };

@@ -40,7 +40,7 @@ class DeviceMemory {
   static Result<DeviceMemory> copy_of(std::span<const std::byte> host);
   DeviceMemory(DeviceMemory&& other) noexcept;
   DeviceMemory& operator=(DeviceMemory&&) = delete;
-  ~DeviceMemory();
+  ~DeviceMemory();  // NOLINT(performance-trivially-destructible): it is not, in builds with a device
   std::byte* data() const { return data_; }
   // To host memory of at most the same size; waits for the default stream.
   Status read(std::span<std::byte> host) const;

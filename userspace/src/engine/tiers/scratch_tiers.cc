@@ -34,7 +34,10 @@ ScratchTiers::ScratchTiers(const std::string& tiers, const fs::path& folder) {
         if (fs::is_directory(in, error)) {
           folders_.push_back(std::make_unique<TemporaryFolder>(kPrefix, in));
           const std::string own = (folders_.back()->path() / (file.empty() ? "tier" : file.filename())).string();
-          tier = option == std::string::npos ? tier + ":file=" + own : tier.substr(0, begin) + own + tier.substr(end);
+          if (option == std::string::npos)
+            tier.append(":file=").append(own);
+          else
+            tier.replace(begin, end - begin, own);
         } else if (file.empty()) {
           tier += ":file=" + (in / "tier").string();
         }
