@@ -84,8 +84,8 @@ class TemporaryFolder:
 
     LOCK = ".neotier-lock"
 
-    def __init__(self, prefix):
-        parent = tempfile.gettempdir()
+    def __init__(self, prefix, parent=None):
+        parent = parent or tempfile.gettempdir()
         for name in os.listdir(parent):
             if len(name) == len(prefix) + 9 and name.startswith(prefix + "."):
                 self.remove_abandoned(os.path.join(parent, name))
