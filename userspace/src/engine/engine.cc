@@ -194,9 +194,12 @@ Status Engine::put(const Key& key, std::span<const std::byte> data, const PutOpt
     return asked ? put_to(key, data, options, *asked) : asked.status();
   }
   Status status = put_to(key, data, options, kNoTier);
-  // Where the first tier cannot make room, a slower one that has it will do.
-  for (TierId id = 1; id < catalogue_.tiers() && status.code() == Code::kFull; id++) {
-    status = put_to(key, data, options, id);
+  // Where the first tier cannot make room, or fails and was not found out yet, a slower one will do.
+  const auto another_may = [](Code code) { return code == Code::kFull || code == Code::kGone || code == Code::kIo; };
+  for (TierId id = 1; id < catalogue_.tiers() && another_may(status.code()); id++) {
+    const Status next = put_to(key, data, options, id);
+    // A slower tier that is out as well says less about the failure than the first one did.
+    if (next.code() != Code::kGone) status = next;
   }
   return status;
 }
