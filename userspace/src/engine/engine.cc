@@ -193,15 +193,13 @@ Status Engine::put(const Key& key, std::span<const std::byte> data, const PutOpt
     const Result<TierId> asked = tier_by_name(options.tier);
     return asked ? put_to(key, data, options, *asked) : asked.status();
   }
-  Status status = put_to(key, data, options, kNoTier);
+  const Status first = put_to(key, data, options, kNoTier);
+  if (first.code() != Code::kFull && first.code() != Code::kGone && first.code() != Code::kIo) return first;
   // Where the first tier cannot make room, or fails and was not found out yet, a slower one will do.
-  const auto another_may = [](Code code) { return code == Code::kFull || code == Code::kGone || code == Code::kIo; };
-  for (TierId id = 1; id < catalogue_.tiers() && another_may(status.code()); id++) {
-    const Status next = put_to(key, data, options, id);
-    // A slower tier that is out as well says less about the failure than the first one did.
-    if (next.code() != Code::kGone) status = next;
+  for (TierId id = 1; id < catalogue_.tiers(); id++) {
+    if (put_to(key, data, options, id)) return {};
   }
-  return status;
+  return first;
 }
 
 Status Engine::put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to) {
