@@ -9,9 +9,11 @@
 
 namespace {
 
+constexpr uint64_t kEpochNs = 50'000'000;
+
 struct Table {
-  bool report(uint32_t page, uint64_t epoch, uint32_t wanted = 2) {
-    return neotier_confirmed(entries.data(), page, epoch, wanted);
+  bool report(uint32_t page, double epochs, uint32_t wanted = 2) {
+    return neotier_confirmed(entries.data(), page, static_cast<uint64_t>(epochs * kEpochNs), kEpochNs, wanted);
   }
   std::vector<neotier_seen> entries = std::vector<neotier_seen>(NEOTIER_SEEN_ENTRIES);
 };
@@ -27,6 +29,26 @@ TEST(Confirm, ASecondReportCountsInAnotherEpochOnly) {
   EXPECT_FALSE(table.report(7, 1));
   EXPECT_FALSE(table.report(7, 1));
   EXPECT_TRUE(table.report(7, 2));
+}
+
+// Used once, while the device's epoch ends: two reports, wherever in the driver's own time that is.
+TEST(Confirm, AUseThatSpansTheEndOfAnEpochIsOneUse) {
+  for (double phase = 0; phase < 2; phase += 1. / 64) {
+    Table table;
+    EXPECT_FALSE(table.report(7, phase));
+    EXPECT_FALSE(table.report(7, phase + .62)) << phase;
+    EXPECT_TRUE(table.report(7, phase + 1)) << phase << ": and used again";
+  }
+}
+
+// What is reported once in each epoch counts in each, also where it comes later in one and earlier in the next.
+TEST(Confirm, WhateverTheClocksAreApartEachEpochCounts) {
+  for (double phase = 0; phase < 2; phase += 1. / 64) {
+    Table table;
+    EXPECT_FALSE(table.report(7, phase, 3));
+    EXPECT_FALSE(table.report(7, phase + .88, 3)) << phase;
+    EXPECT_TRUE(table.report(7, phase + 1.76, 3)) << phase;
+  }
 }
 
 TEST(Confirm, ConfirmedIsForgotten) {
@@ -48,7 +70,7 @@ TEST(Confirm, OneEpochMayBeMissedTwoNot) {
 
 TEST(Confirm, AsManyEpochsAsWanted) {
   Table table;
-  for (uint64_t epoch = 1; epoch < 5; ++epoch) EXPECT_FALSE(table.report(7, epoch, 5));
+  for (int epoch = 1; epoch < 5; ++epoch) EXPECT_FALSE(table.report(7, epoch, 5));
   EXPECT_TRUE(table.report(7, 5, 5));
 }
 
@@ -64,18 +86,18 @@ std::vector<uint32_t> pages_of_one_set(size_t count) {
 TEST(Confirm, TheOneUnseenForLongestGivesWay) {
   const std::vector<uint32_t> pages = pages_of_one_set(NEOTIER_SEEN_WAYS + 1);
   Table table;
-  for (size_t i = 0; i < NEOTIER_SEEN_WAYS; ++i) table.report(pages[i], 10 + i, 8);
+  for (size_t i = 0; i < NEOTIER_SEEN_WAYS; ++i) table.report(pages[i], 10 + static_cast<double>(i), 8);
   table.report(pages[0], 14, 8);
   table.report(pages[4], 14);
   EXPECT_TRUE(table.report(pages[2], 14)) << "in place";
   EXPECT_FALSE(table.report(pages[1], 14)) << "pages[1] was unseen for longest and is gone";
 }
 
-TEST(Confirm, EpochsWrap) {
+TEST(Confirm, TimeWraps) {
   Table table;
-  const uint64_t last = (uint64_t{1} << 28) - 1;
-  table.report(7, last - 1);
-  EXPECT_TRUE(table.report(7, last));
+  const double wraps = double{1 << 28} / NEOTIER_SEEN_PARTS;
+  table.report(7, wraps - .5);
+  EXPECT_TRUE(table.report(7, wraps + .5));
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ void neotier_hotlist_report(struct neotier_hotlist *list, u32 page, u32 count, u
 		list->ops->skip(list->owner, page, NEOTIER_SKIP_DUPLICATE);
 		return;
 	}
-	if (!neotier_confirmed(list->seen, page, now_ns / epoch_ns, confirm_epochs)) {
+	if (!neotier_confirmed(list->seen, page, now_ns, epoch_ns, confirm_epochs)) {
 		neotier_hotlist_drop(list, page, NEOTIER_SKIP_UNCONFIRMED);
 		return;
 	}
