@@ -136,7 +136,7 @@ void PageCounts::flush(uint64_t number, Frame& frame) {
   frame.stall_ps = 0;
 }
 
-// Looks at all frames. Anonymous memory has pages even where it was never filled: it can make room.
+// Looks at all frames. What can be demoted is a page even where it was never filled: it can make room.
 void PageCounts::census() {
   constexpr size_t kAtOnce = 64;
   std::array<StructPage, kAtOnce> some;
@@ -146,11 +146,11 @@ void PageCounts::census() {
     if (!there && !chunks_[first / kChunkFrames]) continue;
     for (uint64_t number = first; number < std::min(end, first + kAtOnce); ++number) {
       const Owner owner = there ? owner_of(number, some[number - first]) : Owner{};
-      const bool anonymous = options_.epoch_ps != 0 && owner.kind <= NEOTIER_PAGE_HUGE && !owner.locked;
-      if (!anonymous && !chunks_[number / kChunkFrames]) continue;
+      const bool room = options_.epoch_ps != 0 && owner.kind != NEOTIER_PAGE_KERNEL && !owner.locked;
+      if (!room && !chunks_[number / kChunkFrames]) continue;
       Frame& frame = frame_of(number);
       settle(number, frame, owner);
-      if (anonymous && frame.page == kNoPage) add_page(number, frame);
+      if (room && frame.page == kNoPage) add_page(number, frame);
       flush(number, frame);
       if (frame.page == kNoPage) continue;
       pages_[frame.page].last = epoch_;

@@ -130,12 +130,16 @@ TEST_F(PageCountsTest, AFrameGivenOutAgainWithinAnEpochIsAnotherPage) {
   EXPECT_EQ(got_pages_[1].seen, 1);
 }
 
-TEST_F(PageCountsTest, AnonymousPagesThatAreNotFilledAreThere) {
+// Anonymous memory, shared memory and the page cache; not what is locked, and not the kernel's.
+TEST_F(PageCountsTest, PagesThatAreNotFilledAreThereAsRoom) {
   anonymous(7, 1, 9);
+  pages_[8] = {1 << 17, 0, 0, mapping(3), 0, 0, 0xffffffff, 0};             // shmem
+  pages_[9] = {0, 0, 0, mapping(4), 0, 0, 0xffffffff, 0};                   // page cache
+  pages_[10] = {1 << 17 | 1 << 18, 0, 0, mapping(3), 1, 0, 0xffffffff, 0};  // of a ramfs: unevictable
   end_epoch();
   finish();
-  ASSERT_EQ(got_pages_.size(), 1u);
-  EXPECT_EQ(got_pages_[0].frame, 7u);
+  ASSERT_EQ(got_pages_.size(), 3u);
+  for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(got_pages_[i].frame, 7 + i);
   EXPECT_EQ(header_.nr_counts, 0u);
 }
 

@@ -101,7 +101,7 @@ Placement costed_by_flow(const OracleCase& c, MoveCost cost) {
       const SmartDigraph::Node hub = flow.hub(gains[i].epoch);
       if (page.in_dram && i == 0)
         kept.push_back(flow.arc(hub, in, 1, -cost.demote_ps));
-      else
+      else if (page.promotable)
         promotions.push_back(flow.arc(hub, in, 1, cost.promote_ps));
       if (i != 0) flow.arc(before, in, 1, 0);
       const bool last = i + 1 == gains.size();
@@ -149,11 +149,11 @@ int64_t best_way(const OraclePage& page, MoveCost cost, const Prices& prices, st
   int64_t in = page.in_dram ? 0 : kNever, out = page.in_dram ? -cost.demote_ps : 0;
   uint32_t at = page.birth;  // what `in` has paid for ends here
   for (const Gain& gain : page.gains) {
-    const int64_t stay = in - prices.of(at, gain.epoch), come = out - cost.promote_ps;
+    const int64_t stay = in - prices.of(at, gain.epoch), come = page.promotable ? out - cost.promote_ps : kNever;
     const int64_t leave = at == page.birth ? kNever : in - cost.demote_ps;
     // Leaving a place at its birth is in `out` already.
     const bool left = leave > out;
-    const int64_t come_after = std::max(come, leave - cost.promote_ps);
+    const int64_t come_after = page.promotable ? std::max(come, leave - cost.promote_ps) : kNever;
     const bool stayed = stay >= come_after;
     if (stays) steps.push_back({gain.epoch, stayed, left});
     out = std::max(out, leave);
@@ -431,9 +431,11 @@ OracleCase oracle_case(const PageCounts& counts, const Params& params, bool reac
   std::vector<int64_t> change(c.epochs + 1, 0);
   for (size_t i = 0; i < counts.pages.size(); ++i) {
     const neotier_page& page = counts.pages[i];
-    if (page.locked || !page.seen || (reach_only && !in_reach(page.kind))) continue;
+    if (page.locked || !page.seen) continue;
+    const bool promotable = !reach_only || in_reach(page.kind);
+    if (!promotable && (page.cxl || page.kind == NEOTIER_PAGE_KERNEL)) continue;
     place[i] = static_cast<uint32_t>(c.pages.size());
-    c.pages.push_back({epoch_of(page.birth), epoch_of(page.last), page.cxl == 0, {}});
+    c.pages.push_back({epoch_of(page.birth), epoch_of(page.last), page.cxl == 0, {}, promotable});
     if (page.cxl) continue;
     ++change[c.pages.back().birth];
     --change[c.pages.back().last + 1];
@@ -489,7 +491,10 @@ Oracle solve_oracle(const PageCounts& counts, const OracleOptions& options) {
   oracle.dynamic = best_dynamic(all);
   oracle.costed = best_costed(all, cost);
   const OracleCase reached = oracle_case(counts, options.params, true);
-  if (reached.pages.size() == all.pages.size()) {
+  const bool whole =
+      reached.pages.size() == all.pages.size() &&
+      std::all_of(reached.pages.begin(), reached.pages.end(), [](const auto& p) { return p.promotable; });
+  if (whole) {
     oracle.reached = oracle.costed;
     return oracle;
   }
