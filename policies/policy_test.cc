@@ -365,15 +365,22 @@ TEST(Neomem, UnfitParametersAreMovedIntoRange) {
   EXPECT_EQ(Instance(neotier_policy_neomem, params).decide(s).threshold, 5u);  // every page
 }
 
+// Within a second, so that the figures below are round.
+neotier_policy_params a_second() {
+  neotier_policy_params params = neotier_policy_default_params;
+  params.payback_ms = 1000;
+  return params;
+}
+
 // Moves of 10 us, 40 ns saved a request, 1 s: 2 * 10 us / 40 ns = 500 requests a second, 5 in an epoch of 10 ms.
 TEST(Payback, ThresholdRepaysTheMoveInTime) {
   neotier_snapshot s = quiet();
-  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 5u);
-  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).promote_max, NEOTIER_NO_LIMIT);
+  EXPECT_EQ(Instance(neotier_policy_payback, a_second()).decide(s).threshold, 5u);
+  EXPECT_EQ(Instance(neotier_policy_payback, a_second()).decide(s).promote_max, NEOTIER_NO_LIMIT);
   s.epoch_ns = 100'000'000;
-  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 50u);
+  EXPECT_EQ(Instance(neotier_policy_payback, a_second()).decide(s).threshold, 50u);
   s.downsampling = 10;
-  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 5u);
+  EXPECT_EQ(Instance(neotier_policy_payback, a_second()).decide(s).threshold, 5u);
   neotier_policy_params params = neotier_policy_default_params;
   params.saved_ns = 160;
   params.payback_ms = 125;
@@ -382,7 +389,7 @@ TEST(Payback, ThresholdRepaysTheMoveInTime) {
 }
 
 TEST(Payback, CostIsMeasuredAndFallsFasterThanItRises) {
-  Instance p(neotier_policy_payback);
+  Instance p(neotier_policy_payback, a_second());
   neotier_snapshot s = quiet();
   s.epoch_ns = 100'000'000;
   s.promoted = 15;  // too few to go by
@@ -398,7 +405,7 @@ TEST(Payback, CostIsMeasuredAndFallsFasterThanItRises) {
 }
 
 TEST(Payback, PagesThatComeBackRaiseThePriceUntilTheyStop) {
-  Instance p(neotier_policy_payback);
+  Instance p(neotier_policy_payback, a_second());
   neotier_snapshot s = quiet();
   s.epoch_ns = 200'000'000;  // 100 requests
   s.promoted = 80;
@@ -429,10 +436,10 @@ TEST(Payback, ExtremeInputsStayInRange) {
   for (int i = 0; i < 100; i++) EXPECT_EQ(p.decide(s).threshold, 65535u);
   s = quiet();
   s.epoch_ns = 1ull << 63;  // taken for a minute: 60 s * 500 requests a second; times the cost it would wrap to nothing
-  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 30'000u);
+  EXPECT_EQ(Instance(neotier_policy_payback, a_second()).decide(s).threshold, 30'000u);
   s.epoch_ns = 0;
   s.counter_max = 0;
-  EXPECT_EQ(Instance(neotier_policy_payback).decide(s).threshold, 1u);
+  EXPECT_EQ(Instance(neotier_policy_payback, a_second()).decide(s).threshold, 1u);
 }
 
 TEST(All, SameSnapshotsGiveSamePlans) {

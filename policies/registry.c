@@ -11,7 +11,7 @@ const struct neotier_policy_params neotier_policy_default_params = {
 	.p_min_ppm = 100,
 	.p_max_ppm = 15600,
 	.saved_ns = 40,
-	.payback_ms = 1000,
+	.payback_ms = 300,
 };
 
 const struct neotier_policy *const neotier_policies[] = {
