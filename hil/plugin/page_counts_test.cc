@@ -199,7 +199,12 @@ TEST(Census, StatesOfFrames) {
   ASSERT_EQ(census.states.size(), 1024u);
   for (const size_t frame : {8, 9, 10, 11, 300}) EXPECT_EQ(census.states[frame], FrameState::kFree) << frame;
   EXPECT_EQ(census.states[12], FrameState::kAnonymous);
-  for (const size_t frame : {7, 13, 14, 15, 600}) EXPECT_EQ(census.states[frame], FrameState::kOther) << frame;
+  EXPECT_EQ(census.states[14], FrameState::kFile);
+  for (const size_t frame : {7, 13, 15, 600}) EXPECT_EQ(census.states[frame], FrameState::kOther) << frame;
+  for (const size_t frame : {8, 13, 15, 600}) EXPECT_EQ(census.owners[frame], 0u) << frame;
+  EXPECT_NE(census.owners[12], 0u);
+  EXPECT_LT(census.owners[12], 1u << 28);
+  EXPECT_NE(census.owners[12], census.owners[14]);
   EXPECT_EQ(census.free_pages[0], 4u);
   EXPECT_EQ(census.free_pages[1], 1u);
   EXPECT_EQ(census.managed_pages[0], 7u);

@@ -41,6 +41,7 @@ class Recorder {
     if (!options_.timed) return;
     for (const auto& [field, value] : header) put(trace::header_of(field, value));
     states_.assign(census.states.size(), FrameState::kOther);
+    owners_.assign(census.states.size(), 0);
     put_states(census);
     written_ = now;
     ticks_ = 0;
@@ -124,10 +125,12 @@ class Recorder {
 
   // Those that are not what they were at the last census.
   void put_states(const FrameCensus& census) {
-    constexpr trace::Record kRecords[] = {trace::Record::kOther, trace::Record::kFree, trace::Record::kAnonymous};
+    constexpr auto kStates = static_cast<size_t>(FrameState::kStates);
+    constexpr std::array<trace::Record, kStates> kRecords = {trace::Record::kOther, trace::Record::kFree,
+                                                             trace::Record::kAnonymous, trace::Record::kFile};
     const size_t frames = std::min(states_.size(), census.states.size());
     for (size_t group = 0; group * 16 < frames; ++group) {
-      std::array<uint64_t, 3> masks{};
+      std::array<uint64_t, kStates> masks{};
       for (size_t frame = group * 16; frame < std::min(frames, group * 16 + 16); ++frame) {
         if (states_[frame] == census.states[frame]) continue;
         states_[frame] = census.states[frame];
@@ -136,6 +139,11 @@ class Recorder {
       for (size_t state = 0; state < masks.size(); ++state) {
         if (masks[state] != 0) put(trace::pages_of(kRecords[state], group, masks[state]));
       }
+    }
+    for (size_t frame = 0; frame < std::min(frames, census.owners.size()); ++frame) {
+      if (owners_[frame] == census.owners[frame]) continue;
+      owners_[frame] = census.owners[frame];
+      if (owners_[frame] != 0) put(trace::owner_of(frame, owners_[frame]));
     }
   }
 
@@ -150,7 +158,9 @@ class Recorder {
   Now written_;  // as of the last kTime
   uint64_t ticks_ = 0;
   std::vector<uint64_t> accessed_;  // bit for each page
-  std::vector<FrameState> states_;  // as they were told last
+  // As they were told last.
+  std::vector<FrameState> states_;
+  std::vector<uint32_t> owners_;
 };
 
 }  // namespace neotier::hil

@@ -42,6 +42,12 @@ inline bool has_owner(const StructPage& head) {
          (mapping & kMappingFlags) != kMappingMovable;
 }
 
+// Who a page belongs to, and its place in there, in 28 bits that are not all zero.
+inline uint32_t owner_number(const StructPage& page) {
+  const uint64_t mixed = (page[kMapping] ^ page[kIndex] * 0x9e3779b97f4a7c15) * 0xd6e8feb86659fd93;
+  return static_cast<uint32_t>(mixed >> 36) | 1;
+}
+
 // Calls `use` with the number and the struct page of each frame below `end` whose struct page is there, in order.
 template <typename Use>
 void for_each(const ReadGuest& read, uint64_t end, Use use) {
@@ -56,10 +62,11 @@ void for_each(const ReadGuest& read, uint64_t end, Use use) {
 }  // namespace struct_page
 
 // What each frame is used for, in a word; as a recording tells it (trace/recording.h).
-enum class FrameState : uint8_t { kOther = 0, kFree, kAnonymous };
+enum class FrameState : uint8_t { kOther = 0, kFree, kAnonymous, kFile, kStates };
 
 struct FrameCensus {
   std::vector<FrameState> states;            // of each frame
+  std::vector<uint32_t> owners;              // of each frame: who it belongs to, in 28 bits; 0: no program or file
   uint64_t free_pages[2] = {0, 0};           // of {dram, cxl}: in the allocator's lists that watermarks count
   uint64_t managed_pages[4] = {0, 0, 0, 0};  // by the allocator: DRAM below 16 MiB, below 4 GiB, above; CXL memory
 };
@@ -70,6 +77,7 @@ inline FrameCensus take_census(const ReadGuest& read, uint64_t cxl_base, uint64_
   constexpr uint64_t kDmaEnd = (16ull << 20) >> 12, kDma32End = (4ull << 30) >> 12;
   FrameCensus census;
   census.states.resize(end >> 12, FrameState::kOther);
+  census.owners.resize(end >> 12, 0);
   uint64_t free_until = 0;
   for_each(read, end >> 12, [&](uint64_t number, const StructPage& page) {
     const bool cxl = number >= cxl_base >> 12;
@@ -80,9 +88,9 @@ inline FrameCensus take_census(const ReadGuest& read, uint64_t cxl_base, uint64_
     if (free) {
       census.states[number] = FrameState::kFree;
       ++census.free_pages[cxl];
-    } else if (!(page[kCompoundHead] & 1) && !(page[kFlags] & (kHead | kUnevictable | kMlocked)) && has_owner(page) &&
-               (page[kMapping] & kMappingAnonymous)) {
-      census.states[number] = FrameState::kAnonymous;
+    } else if (!(page[kCompoundHead] & 1) && !(page[kFlags] & (kHead | kUnevictable | kMlocked)) && has_owner(page)) {
+      census.states[number] = page[kMapping] & kMappingAnonymous ? FrameState::kAnonymous : FrameState::kFile;
+      census.owners[number] = owner_number(page);
     }
     if (free || !(page[kFlags] & kReserved)) {
       ++census.managed_pages[cxl ? 3 : number < kDmaEnd ? 0 : number < kDma32End ? 1 : 2];

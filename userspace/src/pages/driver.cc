@@ -17,7 +17,7 @@ constexpr uint64_t kUs = 1000, kMs = 1'000'000, kTickNs = 100 * kUs;
 constexpr uint64_t kSliceNs = 4 * kMs;
 constexpr uint64_t kReportsPerRead = 8;  // a line of the ring, read by streaming loads
 // All that a program maps is one mapping here: a page's number is its offset.
-constexpr uint64_t kMapping = 1;
+constexpr uint64_t kMapping = 1, kOwners = 2;
 
 }  // namespace
 
@@ -198,20 +198,32 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
   neotier_hotlist_done(&hotlist_, batch, nr);
   for (uint32_t i = 0; i < nr; ++i) {
     const uint32_t page = memory_.page_of(batch[i].page);
-    const uint64_t identity = neotier_page_identity(kMapping, page);
+    // Where the recording knows it: memory that is freed and got anew at the same address is the same page to the
+    // module.
+    const uint32_t owner = memory_.owner(page);
+    const uint64_t identity =
+        owner != 0 ? neotier_page_identity(kOwners, owner) : neotier_page_identity(kMapping, page);
     counts_.ping_pong += neotier_ping_pong_check(&ping_pong_, identity);
     if (room_.reserved != 0) {
       --room_.reserved;
     } else {
       // As the kernel's allocator: below the low watermark it wakes kswapd, unless the module leaves it asleep.
       if (!neotier_room_hold(&room_, hotlist_.waiting.nr) && memory_.dram_free() <= memory_.low()) {
-        wake_kswapd();
+        // Woken from its sleep it goes first: its turn is part of what the batch is measured to take.
+        if (kswapd_at_ns_ == UINT64_MAX) run_kswapd();
         room_.fill = true;
       }
       memory_.take_dram(1);
     }
     memory_.promote(page);
     memory_.spend_instructions(params_.promote_instructions);
+    // After a turn's work of its own the thread lets kswapd go on, in the middle of a batch, whose time goes on as
+    // well.
+    ran_ns_ += params_.promote_instructions << shift_;
+    if (ran_ns_ >= kSliceNs) {
+      ran_ns_ -= kSliceNs;
+      if (kswapd_at_ns_ != UINT64_MAX) run_kswapd();
+    }
     neotier_ping_pong_note(&ping_pong_, identity, now_ns());
   }
   counts_.promoted += nr;

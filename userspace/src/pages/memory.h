@@ -73,6 +73,7 @@ class Memory {
   // kNoPage: free.
   uint32_t page_of(uint32_t slot) const { return slot < page_of_.size() ? page_of_[slot] : kNoPage; }
   bool movable(uint32_t page) const { return recording_.pages[page].movable; }
+  uint32_t owner(uint32_t page) const { return recording_.pages[page].owner; }
 
   // Free pages of the DRAM and of the CXL memory; signed, because a recording does not tell all that is freed.
   int64_t dram_free() const { return dram_free_; }
@@ -83,7 +84,8 @@ class Memory {
 
   // Copies a page that is in a slot into a page of DRAM that the caller has accounted for. The page is young.
   void promote(uint32_t page);
-  // Demotes pages until `free` are free, or for so many instructions. Returns false when there is no more to do.
+  // What kswapd does in one turn of so many instructions: demotes pages until `free` are free. Returns whether it needs
+  // another turn.
   bool reclaim_until(int64_t free, uint64_t demote_instructions, uint64_t instructions);
 
   void finish(Result& result) const;
@@ -97,6 +99,13 @@ class Memory {
       place(page);
     return slot_[page] != kInDram;
   }
+  // kswapd's rounds: each looks at a share of the pages, twice as large where the last round brought too little.
+  struct Round {
+    unsigned priority = 0;  // the share is 1 / 2^priority; 0: asleep
+    uint64_t left = 0, looked = 0, demoted = 0;
+  };
+  bool begin_round(int64_t wanted);
+
   void place(uint32_t page);
   void into_dram(uint32_t page);
   void into_cxl(uint32_t page);
@@ -128,6 +137,8 @@ class Memory {
   int64_t dram_free_, cxl_free_, low_;
   uint64_t dram_pages_ = 0;
   Reclaim reclaim_;
+  Round round_;
+  uint64_t mapped_ = 0;  // pages that a program maps, in both tiers
 };
 
 }  // namespace neotier::pages

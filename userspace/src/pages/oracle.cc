@@ -26,9 +26,9 @@ class Counter {
     found_.header.epoch_ps = kEpochPs;
     for (const Page& page : recording.pages) {
       neotier_page found{};
-      found.kind = page.movable ? NEOTIER_PAGE_ANONYMOUS : NEOTIER_PAGE_KERNEL;
+      found.kind = page.movable ? NEOTIER_PAGE_ANONYMOUS : page.evictable ? NEOTIER_PAGE_FILE : NEOTIER_PAGE_KERNEL;
       found.cxl = page.cxl;
-      found.locked = !page.movable;
+      found.locked = !page.evictable;
       found.seen = 1;
       found_.pages.push_back(found);
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which pages of the DRAM the kernel would demote: a model of Linux' multi-generational LRU. Pages are in generations,
-// oldest first; aging opens a new one and brings into it all whose Accessed bit is set; eviction takes from the oldest,
-// and gives those that were accessed since a second chance. Deterministic. Not thread-safe.
+// Which pages of the DRAM the kernel would demote: a model of Linux' multi-generational LRU (mm/vmscan.c of 6.12:
+// should_run_aging, inc_max_seq, evict_folios). Pages are in generations, oldest first; aging opens a new one and
+// brings into it all whose Accessed bit is set; eviction takes from the oldest, and gives those that were accessed
+// since a second chance. Deterministic. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -14,9 +16,7 @@ namespace neotier::pages {
 
 class Reclaim {
  public:
-  explicit Reclaim(size_t pages) : links_(pages) {
-    for (auto& list : lists_) list = {kNoPage, kNoPage};
-  }
+  explicit Reclaim(size_t pages) : links_(pages) {}
 
   // Into the youngest generation; the page is in none.
   void add(uint32_t page) {
@@ -33,31 +33,34 @@ class Reclaim {
   void accessed(uint32_t page) { links_[page].accessed = true; }
   uint64_t size() const { return nr_; }
 
-  // Takes out the page to demote. `looked` counts pages looked at, `walked` those whose Accessed bits aging read.
-  // kNoPage: it has aged, which is as much as one turn of kswapd's does (what the program uses shows only while it
-  // runs); or, where `walked` is as before, all have just been accessed, or there are none.
-  uint32_t evict(uint64_t& looked, uint64_t& walked) {
-    for (uint64_t chances = 2 * nr_ + kGenerations; chances != 0; --chances) {
-      if (youngest_ - oldest_ + 1 < kMinGenerations + 1) {
-        walked += age();
-        if (walked != 0) return kNoPage;
-      }
-      const uint32_t page = lists_[oldest_ % kGenerations].first;
-      if (page == kNoPage) {
-        if (oldest_ == youngest_) return kNoPage;
-        ++oldest_;
-        continue;
-      }
-      ++looked;
-      if (links_[page].accessed) {
-        links_[page].accessed = false;
-        unlink(page);
-        push(page, youngest_);
-        continue;
-      }
+  // Nothing is taken from the two youngest generations; there are no others.
+  bool exhausted() {
+    drop_empty();
+    return youngest_ - oldest_ < kMinGenerations;
+  }
+  // Whether the oldest generations have too little left, so that aging comes before more is taken.
+  bool low_on_cold() {
+    if (exhausted()) return true;
+    if (youngest_ - oldest_ > kMinGenerations) return false;
+    return of(youngest_).nr * kMinGenerations > nr_ || of(oldest_).nr * (kMinGenerations + 2) < nr_;
+  }
+  // Opens a generation, and brings into it what was accessed. Up to kGenerations of them are there at a time.
+  // Returns how many were accessed.
+  uint64_t age() {
+    ++youngest_;
+    uint64_t young = 0;
+    for (uint32_t page = 0; page < links_.size(); ++page) young += rejuvenate(page);
+    return young;
+  }
+  // Looks at the page that is oldest. It was accessed: it has a second chance, and kNoPage is returned. Otherwise it is
+  // taken out. Not where exhausted().
+  uint32_t look() {
+    const uint32_t page = of(oldest_).first;
+    if (!links_[page].accessed) {
       remove(page);
       return page;
     }
+    rejuvenate(page);
     return kNoPage;
   }
 
@@ -71,7 +74,8 @@ class Reclaim {
     bool accessed = false;
   };
   struct List {
-    uint32_t first, last;
+    uint32_t first = kNoPage, last = kNoPage;
+    uint64_t nr = 0;
   };
 
   void push(uint32_t page, uint64_t sequence) {
@@ -83,6 +87,7 @@ class Reclaim {
     link.previous = list.last;
     (list.last == kNoPage ? list.first : links_[list.last].next) = page;
     list.last = page;
+    ++list.nr;
   }
   void unlink(uint32_t page) {
     Link& link = links_[page];
@@ -90,21 +95,22 @@ class Reclaim {
     (link.previous == kNoPage ? list.first : links_[link.previous].next) = link.next;
     (link.next == kNoPage ? list.last : links_[link.next].previous) = link.previous;
     link.generation = kNone;
+    --list.nr;
   }
 
-  uint64_t age() {
-    ++youngest_;
-    const auto young = static_cast<uint8_t>(youngest_ % kGenerations);
-    for (uint32_t page = 0; page < links_.size(); ++page) {
-      Link& link = links_[page];
-      if (link.generation == kNone || !link.accessed) continue;
-      link.accessed = false;
-      if (link.generation == young) continue;
-      unlink(page);
-      push(page, youngest_);
-    }
-    return nr_;
+  // If it was accessed.
+  bool rejuvenate(uint32_t page) {
+    Link& link = links_[page];
+    if (link.generation == kNone || !link.accessed) return false;
+    link.accessed = false;
+    unlink(page);
+    push(page, youngest_);
+    return true;
   }
+  void drop_empty() {
+    while (youngest_ - oldest_ >= kMinGenerations && of(oldest_).first == kNoPage) ++oldest_;
+  }
+  List& of(uint64_t sequence) { return lists_[sequence % kGenerations]; }
 
   std::vector<Link> links_;
   std::array<List, kGenerations> lists_{};

@@ -14,15 +14,22 @@ struct Evictor {
   explicit Evictor(uint32_t pages) : reclaim(pages) {
     for (uint32_t page = 0; page < pages; ++page) reclaim.add(page);
   }
+  // The next page to leave, after as many rounds of aging as it takes.
   uint32_t next() {
-    for (;;) {
-      const uint64_t before = walked;
-      const uint32_t page = reclaim.evict(looked, walked);
-      if (page != kNoPage || walked == before) return page;
+    while (reclaim.size() != 0) {
+      if (reclaim.low_on_cold()) {
+        reclaim.age();
+        ++aged;
+        continue;
+      }
+      ++looked;
+      const uint32_t page = reclaim.look();
+      if (page != kNoPage) return page;
     }
+    return kNoPage;
   }
   Reclaim reclaim;
-  uint64_t looked = 0, walked = 0;
+  uint64_t looked = 0, aged = 0;
 };
 
 TEST(Reclaim, PagesLeaveInTheOrderInWhichTheyCame) {
@@ -66,17 +73,24 @@ TEST(Reclaim, WhatIsUsedAfterAgingStays) {
   Evictor e(2);
   e.reclaim.accessed(0);
   e.reclaim.accessed(1);
-  EXPECT_EQ(e.reclaim.evict(e.looked, e.walked), kNoPage);
-  EXPECT_EQ(e.walked, 2u) << "it has aged, and gives the program its turn";
+  while (e.reclaim.exhausted()) e.reclaim.age();
   e.reclaim.accessed(0);
   EXPECT_EQ(e.next(), 1u);
 }
 
-TEST(Reclaim, AgingLooksAtAccessedBits) {
-  Evictor e(100);
-  e.next();
-  EXPECT_GE(e.walked, 100u);
-  EXPECT_GE(e.looked, 1u);
+// At three generations: more than half are young, or less than a quarter is old.
+TEST(Reclaim, AgesWhenLittleIsCold) {
+  Evictor half(8), most(8);
+  for (Evictor* e : {&half, &most}) e->reclaim.age();
+  for (uint32_t page = 0; page < 4; ++page) half.reclaim.accessed(page);
+  for (uint32_t page = 0; page < 5; ++page) most.reclaim.accessed(page);
+  for (Evictor* e : {&half, &most}) e->reclaim.age();
+  EXPECT_FALSE(half.reclaim.low_on_cold());
+  EXPECT_TRUE(most.reclaim.low_on_cold());
+  EXPECT_EQ(half.next(), 4u);
+  EXPECT_EQ(half.aged, 0u);
+  EXPECT_EQ(half.next(), 5u);
+  EXPECT_EQ(half.aged, 1u) << "4 of 7 are young";
 }
 
 }  // namespace

@@ -48,8 +48,12 @@ class Builder {
       case trace::Record::kAccessed:
       case trace::Record::kFree:
       case trace::Record::kAnonymous:
+      case trace::Record::kFile:
       case trace::Record::kOther:
         pages(trace::kind_of(word), word & ((uint64_t{1} << 40) - 1), word >> 40 & 0xffff);
+        break;
+      case trace::Record::kOwner:
+        owner(places_[word & trace::kOwnerField], word & trace::kOwnerField, word >> 28 & trace::kOwnerField);
         break;
       case trace::Record::kHeader:
         header(word >> 48 & 0xff, word & ((uint64_t{1} << 48) - 1));
@@ -67,7 +71,8 @@ class Builder {
     }
     for (size_t i = 0; i < r_.pages.size(); ++i) {
       const Seen& seen = seen_[i];
-      r_.pages[i].movable = seen.anonymous || (seen.touched && !(has_states_ && seen.other));
+      r_.pages[i].movable = seen.anonymous || (seen.touched && !seen.file && !(has_states_ && seen.other));
+      r_.pages[i].evictable = r_.pages[i].movable || seen.file;
     }
     return std::move(r_);
   }
@@ -78,10 +83,15 @@ class Builder {
     uint8_t next_line = 0, lines = 0;  // of what may be clearing
     bool free = false;                 // as the recording's states have it
     bool cleared_only = false;         // since the page came into being, nothing but what may be clearing
+    bool owner_stays = false;          // the page has its owner from the one before it, until another is told
   };
   struct Seen {
     bool touched = false;  // by an address of a program
-    bool anonymous = false, other = false;
+    bool anonymous = false, file = false, other = false;
+    // A page keeps its kind: what has another is somebody else's.
+    bool ends_by(trace::Record what) const {
+      return (anonymous && what != trace::Record::kAnonymous) || (file && what != trace::Record::kFile);
+    }
   };
 
   [[noreturn]] void fail(const std::string& why) const {
@@ -107,7 +117,7 @@ class Builder {
 
   uint32_t add_page(uint64_t number, uint32_t replaces, bool fresh) {
     if (r_.pages.size() >= kMaxPages) fail("has more pages than a replay can tell apart");
-    r_.pages.push_back({replaces, is_cxl(number), false, fresh});
+    r_.pages.push_back({.replaces = replaces, .cxl = is_cxl(number), .fresh = fresh});
     // What a page is is known at latest from the next states; what was there before had some.
     seen_.push_back({.other = !fresh});
     return static_cast<uint32_t>(r_.pages.size() - 1);
@@ -123,6 +133,7 @@ class Builder {
     place.page = add_page(number, kNoPage, place.free);
     place.next_line = place.lines = 0;
     place.cleared_only = true;
+    place.owner_stays = false;
     if (place.free) step(step_of(Step::kNew, place.page));
     place.free = false;
   }
@@ -170,13 +181,15 @@ class Builder {
       at.cleared_only = false;
       return;
     }
-    if (!old.fresh && !seen_[at.page].touched && !seen_[at.page].anonymous) {
+    if (!old.fresh && !seen_[at.page].touched && !seen_[at.page].anonymous && !seen_[at.page].file) {
       old.fresh = true;
       step(step_of(Step::kNew, at.page));
       return;
     }
     const uint32_t replaces = at.page;
     at.page = add_page(address >> 12, replaces, true);
+    r_.pages[at.page].owner = r_.pages[replaces].owner;
+    at.owner_stays = true;
     step(step_of(Step::kNew, at.page));
   }
 
@@ -203,8 +216,7 @@ class Builder {
       at.free = true;
       return;
     }
-    if (what == trace::Record::kOther && at.page != kNoPage && seen_[at.page].anonymous) {
-      // The program's page is gone, its memory somebody else's.
+    if (at.page != kNoPage && seen_[at.page].ends_by(what)) {
       go(at);
       at.free = true;
     }
@@ -213,7 +225,22 @@ class Builder {
       come(number, at);
       if (was_there) step(step_of(Step::kNew, at.page));
     }
-    (what == trace::Record::kAnonymous ? seen_[at.page].anonymous : seen_[at.page].other) = true;
+    Seen& seen = seen_[at.page];
+    (what == trace::Record::kAnonymous ? seen.anonymous : what == trace::Record::kFile ? seen.file : seen.other) = true;
+  }
+
+  // Its memory was freed and got by another between two looks at what it is used for.
+  void owner(Place& at, uint64_t number, uint64_t owner) {
+    if (at.page == kNoPage || owner == 0) fail("has an owner of no page");
+    if (r_.pages[at.page].owner != 0 && r_.pages[at.page].owner != owner && !at.owner_stays) {
+      const Seen kind = {.anonymous = seen_[at.page].anonymous, .file = seen_[at.page].file};
+      go(at);
+      at.free = true;
+      come(number, at);
+      seen_[at.page] = kind;
+    }
+    r_.pages[at.page].owner = static_cast<uint32_t>(owner);
+    at.owner_stays = false;
   }
 
   std::filesystem::path file_;

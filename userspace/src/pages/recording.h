@@ -28,8 +28,10 @@ inline constexpr uint32_t kNoPage = UINT32_MAX;
 
 struct Page {
   uint32_t replaces = kNoPage;  // the page whose memory it got
+  uint32_t owner = 0;           // who it belongs to, and where in there; 0: not known
   bool cxl = false;             // where the recorded run put it
   bool movable = false;         // a program's own; where a recording has no states of pages: accessed by a program
+  bool evictable = false;       // movable, or of a file or of shared memory: the kernel demotes it
   bool fresh = false;           // allocated during the recording
 };
 

@@ -125,6 +125,56 @@ TEST(Recording, AProgramsPageThatBecomesTheKernelsIsAnother) {
   EXPECT_FALSE(r.pages[1].movable);
 }
 
+// Program text, tmpfs, page cache: kswapd demotes it, the module does not promote it.
+TEST(Recording, AFilesPageCanBeDemotedAlone) {
+  RecordingFile file;
+  file.state(Record::kFile, 5);
+  file.line(0x5000);
+  file.state(Record::kAnonymous, 5);  // its memory has become a program's
+  file.line(0x5000);
+  file.state(Record::kFile, 6);
+  file.clear(0x6000);  // written anew: somebody else's
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 4u);
+  EXPECT_FALSE(r.pages[0].movable);
+  EXPECT_TRUE(r.pages[0].evictable);
+  EXPECT_TRUE(r.pages[1].movable);
+  EXPECT_TRUE(r.pages[1].evictable);
+  EXPECT_TRUE(r.pages[1].fresh);
+  EXPECT_TRUE(r.pages[2].evictable);
+  EXPECT_EQ(r.pages[3].replaces, 2u);
+}
+
+// Between two looks a page is freed and its memory is another's, also where nothing is cleared.
+TEST(Recording, AnotherOwnerIsAnotherPage) {
+  RecordingFile file;
+  file.state(Record::kAnonymous, 5);
+  file.put(trace::owner_of(5, 77));
+  file.line(0x5000);
+  file.put(trace::owner_of(5, 78));
+  file.line(0x5000);
+  file.clear(0x5000);
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 3u);
+  EXPECT_EQ(r.pages[0].owner, 77u);
+  EXPECT_EQ(r.pages[1].owner, 78u);
+  EXPECT_TRUE(r.pages[1].movable);
+  EXPECT_TRUE(r.pages[1].fresh);
+  EXPECT_EQ(r.pages[2].owner, 78u) << "freed, and got again at the same address";
+}
+
+TEST(Recording, AClearedPagesNewOwnerIsNoOtherPage) {
+  RecordingFile file;
+  file.state(Record::kAnonymous, 5);
+  file.put(trace::owner_of(5, 77));
+  file.line(0x5000);
+  file.clear(0x5000);
+  file.put(trace::owner_of(5, 78));
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 2u);
+  EXPECT_EQ(r.pages[1].owner, 78u);
+}
+
 TEST(Recording, WhatIsNoneIsOneLine) {
   const auto refused = [](RecordingFile& file) {
     try {
@@ -155,6 +205,10 @@ TEST(Recording, WhatIsNoneIsOneLine) {
   RecordingFile strange;
   strange.put(uint64_t{9} << 56);
   EXPECT_THAT(refused(strange), HasSubstr("no known kind"));
+
+  RecordingFile nobodys;
+  nobodys.put(trace::owner_of(5, 77));
+  EXPECT_THAT(refused(nobodys), HasSubstr("has an owner of no page"));
 }
 
 // A header decides how much memory a replay takes.

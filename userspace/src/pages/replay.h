@@ -22,19 +22,21 @@ inline constexpr uint64_t kOfMachine = UINT64_MAX;
 // Prices and levels of the machine. All whole numbers, so that a replay repeats to the digit.
 struct Params {
   // Instructions of the kernel.
-  uint64_t promote_instructions = 17000;  // of a page, with its share of the batch
-  uint64_t demote_instructions = 20000;   // likewise
-  uint64_t report_instructions = 450;     // of a report that is read
-  uint64_t wake_instructions = 8000;      // of the driver's thread waking
-  uint64_t decide_instructions = 20000;   // of a decision of the policy
+  uint64_t promote_instructions = 9000;  // of a page, with its share of the batch
+  uint64_t demote_instructions = 9000;   // likewise
+  uint64_t report_instructions = 360;    // of a report that is read
+  uint64_t wake_instructions = 8000;     // of the driver's thread waking
+  uint64_t decide_instructions = 20000;  // of a decision of the policy
   // Uncached reads.
   uint64_t wake_reads = 3, decide_reads = 90;
   // Free pages of the DRAM: the low watermark, and from it to the high one.
   uint64_t low_pages = kOfMachine, gap_pages = kOfMachine;
   // Of the module, as its files in /sys/kernel/neotier.
   uint64_t quota_mb_per_s = 1024, period_us = 5000, decide_interval_ms = 100, reserve_pages = kOfMachine,
-           batch = kOfMachine, confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000, threshold = 10, saved_ns = 40,
-           payback_ms = 1000;
+           batch = kOfMachine, confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000;
+  // Of the law, as neotier.ko begins with them.
+  uint64_t threshold = neotier_policy_default_params.threshold, saved_ns = neotier_policy_default_params.saved_ns,
+           payback_ms = neotier_policy_default_params.payback_ms;
 };
 
 // With the recorded machine's values in the place of kOfMachine.

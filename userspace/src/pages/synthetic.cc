@@ -42,7 +42,7 @@ class Maker {
     set(Field::kReservePages, kDramPages / 100);
     set(Field::kBatchPages, kDramPages / 1024);
     for (uint32_t page = 0; page < kPages; ++page) {
-      r_.pages.push_back({kNoPage, page >= kDramPages - kLowPages, true, true});
+      r_.pages.push_back({.cxl = page >= kDramPages - kLowPages, .movable = true, .evictable = true, .fresh = true});
       r_.steps.push_back(step_of(Step::kNew, page));
       fill(page);
       pass(1000);

@@ -134,7 +134,7 @@ TEST(Pages, ALawFromASharedLibrary) {
   options.laws = {NEOTIER_TEST_LAW, "neomem"};
   options.tracker = "exact";
   check(options);
-  const std::vector<Row> rows = score("hot", pages::make_synthetic("hot", 1'000'000, 1), options);
+  const std::vector<Row> rows = score("hot", pages::make_synthetic("hot", 2'000'000, 1), options);
   EXPECT_EQ(rows[0].policy, NEOTIER_TEST_LAW);
   EXPECT_NE(rows[0].figure, rows[1].figure);
 }

@@ -8,9 +8,12 @@
 //              as many in a row as the passed time needs. What follows happened after it.
 //   kAccessed  bits 0..39 a number g, bits 40..55 a mask: pages 16 g + n whose bit n is set were accessed since the
 //              last kAccessed records of them: what an Accessed bit would show
-//   kFree, kAnonymous, kOther
-//              likewise: such pages have been found to be free, a program's own and movable, or anything else. Each
-//              page is kOther until one of these says otherwise; what was so when the recording began comes first.
+//   kFree, kAnonymous, kFile, kOther
+//              likewise: such pages have been found to be free, a program's own and movable, of a file or of shared
+//              memory and evictable, or anything else. Each page is kOther until one of these says otherwise; what
+//              was so when the recording began comes first.
+//   kOwner     bits 0..27 a page's number, bits 28..55 a number for whoever it belongs to and the place in there: the
+//              address space or the file. Another number than before is another page in the same memory.
 //   kHeader    bits 48..55 a field of Field, bits 0..47 its value. The first record is kVersion; all fields come before
 //              anything else, but for the totals at the end.
 #pragma once
@@ -19,10 +22,20 @@
 
 namespace neotier::trace {
 
-enum class Record : uint8_t { kLine = 0, kTime = 1, kAccessed = 2, kHeader = 3, kFree = 4, kAnonymous = 5, kOther = 6 };
+enum class Record : uint8_t {
+  kLine = 0,
+  kTime = 1,
+  kAccessed = 2,
+  kHeader = 3,
+  kFree = 4,
+  kAnonymous = 5,
+  kOther = 6,
+  kFile = 7,
+  kOwner = 8
+};
 
 inline constexpr uint64_t kKernelBit = 2;
-inline constexpr uint64_t kRecordingVersion = 2;
+inline constexpr uint64_t kRecordingVersion = 3;
 inline constexpr uint64_t kTimeField = (uint64_t{1} << 28) - 1;
 
 enum class Field : uint8_t {
@@ -72,6 +85,10 @@ constexpr uint64_t time_of(uint64_t instructions, uint64_t base_ps) {
 // Of pages 16 `group` + n whose bit n in `mask` is set.
 constexpr uint64_t pages_of(Record record, uint64_t group, uint64_t mask) {
   return record_of(record, mask << 40 | group);
+}
+inline constexpr uint64_t kOwnerField = (uint64_t{1} << 28) - 1;
+constexpr uint64_t owner_of(uint64_t page, uint64_t owner) {
+  return record_of(Record::kOwner, owner << 28 | (page & kOwnerField));
 }
 constexpr uint64_t accessed_of(uint64_t group, uint64_t mask) { return pages_of(Record::kAccessed, group, mask); }
 
