@@ -84,8 +84,8 @@ class TemporaryFolder:
 
     LOCK = ".neotier-lock"
 
-    def __init__(self, prefix, parent=None):
-        parent = parent or tempfile.gettempdir()
+    def __init__(self, prefix):
+        parent = tempfile.gettempdir()
         for name in os.listdir(parent):
             if len(name) == len(prefix) + 9 and name.startswith(prefix + "."):
                 self.remove_abandoned(os.path.join(parent, name))
@@ -108,6 +108,43 @@ class TemporaryFolder:
             pass  # its owner lives
         finally:
             os.close(lock)
+
+    def __enter__(self):
+        return self.path
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self.lock)
+
+
+class NamedFolder:
+    """A folder of the same name each time. Who comes second waits; what a script that was killed left is cleared."""
+
+    def __init__(self, path):
+        self.path = path
+        try:
+            while not self.is_ours():
+                pass
+            for name in os.listdir(path):
+                os.remove(os.path.join(path, name))
+        except OSError as error:
+            sys.exit(f"{path}: cannot be used as a folder for programs: {error.strerror}; remove it")
+
+    def is_ours(self):
+        os.makedirs(self.path, 0o700, exist_ok=True)
+        self.lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        found = os.fstat(self.lock)
+        if found.st_uid != os.geteuid():
+            sys.exit(f"{self.path}: belongs to another user; ask them to remove it")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        try:
+            # The one before may have removed it while this one waited.
+            if os.stat(self.path).st_ino == found.st_ino:
+                return True
+        except FileNotFoundError:
+            pass
+        os.close(self.lock)
+        return False
 
     def __enter__(self):
         return self.path
