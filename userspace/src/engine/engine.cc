@@ -193,7 +193,7 @@ Status Engine::put(const Key& key, std::span<const std::byte> data, const PutOpt
     const Result<TierId> asked = tier_by_name(options.tier);
     return asked ? put_to(key, data, options, *asked) : asked.status();
   }
-  const Status first = put_to(key, data, options, kNoTier);
+  Status first = put_to(key, data, options, kNoTier);
   if (first.code() != Code::kFull && first.code() != Code::kGone && first.code() != Code::kIo) return first;
   // Where the first tier cannot make room, or fails and was not found out yet, a slower one will do.
   for (TierId id = 1; id < catalogue_.tiers(); id++) {
