@@ -10,6 +10,8 @@
 #include <functional>
 #include <vector>
 
+#include "promotion/ping_pong.h"
+
 namespace neotier::hil {
 
 // Copies `bytes` of the guest's memory from a kernel address; false where nothing is mapped.
@@ -42,10 +44,9 @@ inline bool has_owner(const StructPage& head) {
          (mapping & kMappingFlags) != kMappingMovable;
 }
 
-// Who a page belongs to, and its place in there, in 28 bits that are not all zero.
+// Who a page belongs to, and its place in there, as the module tells pages apart; in 28 bits that are not all zero.
 inline uint32_t owner_number(const StructPage& page) {
-  const uint64_t mixed = (page[kMapping] ^ page[kIndex] * 0x9e3779b97f4a7c15) * 0xd6e8feb86659fd93;
-  return static_cast<uint32_t>(mixed >> 36) | 1;
+  return static_cast<uint32_t>(neotier_page_identity(page[kMapping], page[kIndex]) >> 36) | 1;
 }
 
 // Calls `use` with the number and the struct page of each frame below `end` whose struct page is there, in order.

@@ -16,8 +16,9 @@ constexpr uint64_t kUs = 1000, kMs = 1'000'000, kTickNs = 100 * kUs;
 // The one CPU is kswapd's and the program's in turns, a tick of 250 Hz each.
 constexpr uint64_t kSliceNs = 4 * kMs;
 constexpr uint64_t kReportsPerRead = 8;  // a line of the ring, read by streaming loads
-// All that a program maps is one mapping here: a page's number is its offset.
-constexpr uint64_t kMapping = 1, kOwners = 2;
+// Identities of pages: all that programs map is one mapping, by a page's number, or by the owner that the
+// recording tells.
+constexpr uint64_t kPages = 1, kOwners = 2;
 
 }  // namespace
 
@@ -198,11 +199,9 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
   neotier_hotlist_done(&hotlist_, batch, nr);
   for (uint32_t i = 0; i < nr; ++i) {
     const uint32_t page = memory_.page_of(batch[i].page);
-    // Where the recording knows it: memory that is freed and got anew at the same address is the same page to the
-    // module.
+    // To the module, memory that is freed and got anew at the same address is the same page.
     const uint32_t owner = memory_.owner(page);
-    const uint64_t identity =
-        owner != 0 ? neotier_page_identity(kOwners, owner) : neotier_page_identity(kMapping, page);
+    const uint64_t identity = owner != 0 ? neotier_page_identity(kOwners, owner) : neotier_page_identity(kPages, page);
     counts_.ping_pong += neotier_ping_pong_check(&ping_pong_, identity);
     if (room_.reserved != 0) {
       --room_.reserved;
@@ -210,7 +209,7 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
       // As the kernel's allocator: below the low watermark it wakes kswapd, unless the module leaves it asleep.
       if (!neotier_room_hold(&room_, hotlist_.waiting.nr) && memory_.dram_free() <= memory_.low()) {
         // Woken from its sleep it goes first: its turn is part of what the batch is measured to take.
-        if (kswapd_at_ns_ == UINT64_MAX) run_kswapd();
+        if (!kswapd_runs()) run_kswapd();
         room_.fill = true;
       }
       memory_.take_dram(1);
@@ -222,7 +221,7 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
     ran_ns_ += params_.promote_instructions << shift_;
     if (ran_ns_ >= kSliceNs) {
       ran_ns_ -= kSliceNs;
-      if (kswapd_at_ns_ != UINT64_MAX) run_kswapd();
+      if (kswapd_runs()) run_kswapd();
     }
     neotier_ping_pong_note(&ping_pong_, identity, now_ns());
   }

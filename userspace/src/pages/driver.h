@@ -57,6 +57,7 @@ class Driver {
   neotier_levels levels() const;
   neotier_next step();
   void run_thread();
+  bool kswapd_runs() const { return kswapd_at_ns_ != UINT64_MAX; }
   void run_kswapd();
   void wake_kswapd();
   void decide(uint64_t now);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pages/memory.h"
 
-#include <bit>
-
 #include "pages/replay.h"
 
 namespace neotier::pages {
@@ -101,52 +99,33 @@ void Memory::promote(uint32_t page) {
   into_dram(page);
 }
 
-// As balance_pgdat, set_initial_priority and try_to_shrink_lruvec of the kernel's mm/vmscan.c do it. False: it gives
-// up.
-bool Memory::begin_round(int64_t wanted) {
-  constexpr int kDefaultPriority = 12;
-  const auto enough = static_cast<uint64_t>(std::max<int64_t>(1, wanted));
-  if (round_.priority == 0) {
-    const auto first =
-        static_cast<int>(std::bit_width(reclaim_.size())) - 1 - static_cast<int>(std::bit_width(enough - 1));
-    round_.priority = static_cast<unsigned>(std::clamp(first, kDefaultPriority / 2, kDefaultPriority));
-  } else if ((round_.looked < enough || round_.demoted == 0) && --round_.priority == 0) {
-    return false;
-  }
-  round_ = {round_.priority, reclaim_.size() >> round_.priority, 0, 0};
-  return true;
-}
-
 bool Memory::reclaim_until(int64_t free, uint64_t demote_instructions, uint64_t instructions) {
   // Eviction, of a page looked at, and of one that is kept, whose neighbours are looked at as well; aging, of a page
   // that a program maps, and of one that was accessed.
   constexpr uint64_t kLookInstructions = 170, kKeepInstructions = 4000, kWalkInstructions = 29,
                      kYoungInstructions = 190;
-  // So many pages are taken at a time.
-  constexpr uint64_t kBatch = 64;
   const uint64_t end = instructions_ + instructions;
   while (dram_free_ < free) {
     if (instructions_ >= end) return true;
-    if (round_.left == 0 && !begin_round(free)) return false;
-    if (round_.looked % kBatch == 0 && reclaim_.low_on_cold()) {
+    if (!rounds_.go_on(reclaim_.size(), static_cast<uint64_t>(std::max<int64_t>(1, free)))) return false;
+    if (rounds_.begins_batch() && reclaim_.low_on_cold()) {
       const uint64_t young = reclaim_.age();
-      round_.left = 0;
+      rounds_.end_round();
       spend_instructions(mapped_ * kWalkInstructions + young * kYoungInstructions);
       continue;
     }
-    if (round_.left == 0 || reclaim_.exhausted()) {
-      round_.left = 0;
+    if (rounds_.left() == 0 || reclaim_.exhausted()) {
+      rounds_.end_round();
       continue;
     }
-    --round_.left;
-    ++round_.looked;
+    rounds_.look();
     const uint32_t page = reclaim_.look();
     spend_instructions(kLookInstructions);
     if (page == kNoPage) {
       spend_instructions(kKeepInstructions);
       continue;
     }
-    ++round_.demoted;
+    rounds_.demote();
     into_cxl(page);
     --cxl_free_;
     ++dram_free_;
@@ -154,7 +133,7 @@ bool Memory::reclaim_until(int64_t free, uint64_t demote_instructions, uint64_t 
     copy(0, 1, slot_[page]);
     spend_instructions(demote_instructions);
   }
-  round_ = {};
+  rounds_.sleep();
   return false;
 }
 

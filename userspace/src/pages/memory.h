@@ -10,6 +10,7 @@
 
 #include "pages/reclaim.h"
 #include "pages/recording.h"
+#include "pages/rounds.h"
 
 namespace neotier::pages {
 
@@ -99,13 +100,6 @@ class Memory {
       place(page);
     return slot_[page] != kInDram;
   }
-  // kswapd's rounds: each looks at a share of the pages, twice as large where the last round brought too little.
-  struct Round {
-    unsigned priority = 0;  // the share is 1 / 2^priority; 0: asleep
-    uint64_t left = 0, looked = 0, demoted = 0;
-  };
-  bool begin_round(int64_t wanted);
-
   void place(uint32_t page);
   void into_dram(uint32_t page);
   void into_cxl(uint32_t page);
@@ -137,7 +131,7 @@ class Memory {
   int64_t dram_free_, cxl_free_, low_;
   uint64_t dram_pages_ = 0;
   Reclaim reclaim_;
-  Round round_;
+  Rounds rounds_;
   uint64_t mapped_ = 0;  // pages that a program maps, in both tiers
 };
 

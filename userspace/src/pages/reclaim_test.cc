@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of the multi-generational LRU: order, second chances, aging.
+// The model of kswapd: order, second chances and aging of pages, and the rounds in which they are looked at.
 #include "pages/reclaim.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <vector>
+
+#include "pages/rounds.h"
 
 namespace neotier::pages {
 namespace {
@@ -91,6 +93,49 @@ TEST(Reclaim, AgesWhenLittleIsCold) {
   EXPECT_EQ(half.aged, 0u);
   EXPECT_EQ(half.next(), 5u);
   EXPECT_EQ(half.aged, 1u) << "4 of 7 are young";
+}
+
+// A round as it is, with every other page demoted: how many pages it looks at.
+uint64_t round_of(Rounds& rounds, uint64_t pages, uint64_t wanted) {
+  if (!rounds.go_on(pages, wanted)) return 0;
+  const uint64_t nr = rounds.left();
+  for (uint64_t i = 0; i < nr; ++i) {
+    rounds.look();
+    if (i % 2 == 0) rounds.demote();
+  }
+  return nr;
+}
+
+// 20,000 pages have 15 bits, 478 less one have 9.
+TEST(Rounds, TheFirstIsByWhatIsWanted) {
+  Rounds few, many, most;
+  EXPECT_EQ(round_of(few, 1 << 20, 64), (1u << 20) >> 12);
+  EXPECT_EQ(round_of(many, 20'000, 478), 20'000u >> 6);
+  EXPECT_EQ(round_of(most, 1 << 20, 1 << 13), (1u << 20) >> 7);
+}
+
+TEST(Rounds, TheNextLooksAtTwiceAsMuchWhereOneBroughtTooLittle) {
+  Rounds rounds;
+  EXPECT_EQ(round_of(rounds, 20'000, 478), 312u);
+  EXPECT_EQ(round_of(rounds, 20'000, 478), 625u) << "312 are fewer than 478";
+  EXPECT_EQ(round_of(rounds, 20'000, 478), 625u) << "625 are not";
+  ASSERT_TRUE(rounds.go_on(20'000, 478));
+  while (rounds.left() != 0) rounds.look();
+  ASSERT_TRUE(rounds.go_on(20'000, 478));
+  EXPECT_EQ(rounds.left(), 1250u) << "none was demoted";
+}
+
+TEST(Rounds, ItGivesUpAndBeginsAnew) {
+  Rounds rounds;
+  uint64_t nr = 0;
+  while (rounds.go_on(20'000, 478)) {
+    ++nr;
+    rounds.end_round();
+  }
+  EXPECT_EQ(nr, 6u) << "priorities 6 to 1";
+  EXPECT_EQ(round_of(rounds, 20'000, 478), 312u);
+  rounds.sleep();
+  EXPECT_EQ(round_of(rounds, 20'000, 478), 312u);
 }
 
 }  // namespace

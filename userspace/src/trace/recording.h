@@ -37,6 +37,7 @@ enum class Record : uint8_t {
 inline constexpr uint64_t kKernelBit = 2;
 inline constexpr uint64_t kRecordingVersion = 3;
 inline constexpr uint64_t kTimeField = (uint64_t{1} << 28) - 1;
+inline constexpr uint64_t kOwnerField = (uint64_t{1} << 28) - 1;
 
 enum class Field : uint8_t {
   kVersion = 1,
@@ -86,10 +87,9 @@ constexpr uint64_t time_of(uint64_t instructions, uint64_t base_ps) {
 constexpr uint64_t pages_of(Record record, uint64_t group, uint64_t mask) {
   return record_of(record, mask << 40 | group);
 }
-inline constexpr uint64_t kOwnerField = (uint64_t{1} << 28) - 1;
+constexpr uint64_t accessed_of(uint64_t group, uint64_t mask) { return pages_of(Record::kAccessed, group, mask); }
 constexpr uint64_t owner_of(uint64_t page, uint64_t owner) {
   return record_of(Record::kOwner, owner << 28 | (page & kOwnerField));
 }
-constexpr uint64_t accessed_of(uint64_t group, uint64_t mask) { return pages_of(Record::kAccessed, group, mask); }
 
 }  // namespace neotier::trace
