@@ -133,7 +133,7 @@ void Driver::decide(uint64_t now) {
   s.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);
   s.reported = counts_.reports - decided_counts_.reports;
   s.promoted = counts_.promoted - decided_counts_.promoted;
-  s.promote_ns = promote_ns_ - decided_promote_ns_;
+  s.promote_ns = counts_.promote_ns - decided_counts_.promote_ns;
   s.ping_pong = counts_.ping_pong - decided_counts_.ping_pong;
   s.quota_pages = neotier_bucket_pages(quota_rate(), std::min<uint64_t>(interval, 60'000 * kMs));
   const neotier_levels levels = this->levels();
@@ -150,7 +150,6 @@ void Driver::decide(uint64_t now) {
   counts_.lost = state.lost;
   observed_ = state;
   decided_counts_ = counts_;
-  decided_promote_ns_ = promote_ns_;
   decided_ns_ = now;
   memory_.spend_instructions(params_.decide_instructions);
   memory_.spend_reads(params_.decide_reads);
@@ -227,7 +226,7 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
   }
   counts_.promoted += nr;
   const neotier_time end = time();
-  promote_ns_ += neotier_clock_span(&clock_, &start, &end);
+  counts_.promote_ns += neotier_clock_span(&clock_, &start, &end);
   return static_cast<int>(nr);
 }
 

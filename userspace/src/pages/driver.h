@@ -89,13 +89,12 @@ class Driver {
   alignas(8) uint8_t policy_state_[NEOTIER_POLICY_STATE_BYTES] = {};
 
   bool started_ = false;
-  uint64_t wakes_at_ns_ = 0, next_period_ns_ = 0, decided_ns_ = 0, promote_ns_ = 0, ran_ns_ = 0;
+  uint64_t wakes_at_ns_ = 0, next_period_ns_ = 0, decided_ns_ = 0, ran_ns_ = 0;
   uint32_t room_wait_us_ = NEOTIER_ROOM_WAIT_US;
   uint64_t kswapd_at_ns_ = UINT64_MAX;  // it sleeps
   TrackerState observed_;               // when it last decided
   uint64_t ticks_ = 0;                  // 100 us each
   Result counts_, decided_counts_;
-  uint64_t decided_promote_ns_ = 0;
   std::vector<Report> reports_;
 };
 

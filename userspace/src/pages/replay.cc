@@ -196,6 +196,7 @@ nlohmann::ordered_json to_json(const Job& job, const Result& r) {
           {"stall_ns", {{"dram", r.stall_ns[0]}, {"cxl", r.stall_ns[1]}}},
           {"promoted_pages", r.promoted},
           {"demoted_pages", r.demoted},
+          {"promote_ns", r.promote_ns},
           {"ping_pong", r.ping_pong},
           {"reports", r.reports},
           {"discarded", r.discarded},

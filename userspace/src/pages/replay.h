@@ -70,7 +70,8 @@ struct Result {
   uint64_t stall_ns[2] = {0, 0};
   uint64_t promoted = 0, demoted = 0, ping_pong = 0, reports = 0, unconfirmed = 0, room_waits = 0, room_holds = 0,
            decisions = 0, threshold = 0, epochs = 0, lost = 0, tried_dry = 0, discarded = 0;
-  Params params{};  // on the recorded machine
+  uint64_t promote_ns = 0;  // modelled, that the module measured for its batches, as stats/promote_ns
+  Params params{};          // on the recorded machine
 };
 
 // Throws std::runtime_error with one line for a policy, law or tracker of no known name.

@@ -87,6 +87,77 @@ TEST_P(HotSet, AHotSetInCxlMemoryComesUpAndColdPagesMakeRoom) {
   EXPECT_LT(law.modelled_ns, none.modelled_ns);
 }
 
+// All of the DRAM's free pages but the last hundred become such pages.
+void fill_dram(RecordingFile& file, trace::Record what) {
+  for (uint64_t page = 1; page <= 895; ++page) {
+    file.state(trace::Record::kFree, page);
+    file.line(page << 12, false, true);
+    file.state(what, page);
+  }
+}
+// For a guest second a program reads 100 pages of CXL memory.
+void read_hot_pages(RecordingFile& file) {
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    for (uint64_t page = 0; page < 100; ++page) file.line(kCxl + (page << 12) + i % 64 * 64);
+    file.time(25'000, 6'000'000);
+  }
+}
+
+// Where kswapd has to make room, its turns are in what the module measures.
+TEST(Replay, ABatchTakesLongerWhereKswapdWorks) {
+  const auto page_ns = [](bool full) {
+    RecordingFile file;
+    for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+    if (full) fill_dram(file, trace::Record::kAnonymous);
+    read_hot_pages(file);
+    const Result law = run(file.read(), "neotier");
+    EXPECT_GE(law.promoted, 90u);
+    EXPECT_EQ(law.demoted != 0, full);
+    return law.promote_ns / law.promoted;
+  };
+  EXPECT_GT(page_ns(true), page_ns(false) * 11 / 10);
+}
+
+// Freed after its promotion, and got again at the same address: to the module the page has come back.
+TEST(Replay, MemoryGotAgainIsThePageThatWasThere) {
+  const auto ping_pong = [](uint32_t second_owner) {
+    RecordingFile file;
+    fill_dram(file, trace::Record::kAnonymous);
+    uint64_t others = (kCxl >> 12) + 1000;
+    for (const uint32_t owner : {1000u, second_owner}) {
+      for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kFree, (kCxl >> 12) + page);
+      // What is left of the DRAM is others' now.
+      for (const uint64_t end = others + 400; others < end; ++others) {
+        file.state(trace::Record::kFree, others);
+        file.line(others << 12);
+        file.state(trace::Record::kAnonymous, others);
+      }
+      for (uint32_t page = 0; page < 100; ++page) {
+        file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+        file.put(trace::owner_of((kCxl >> 12) + page, owner + page));
+      }
+      read_hot_pages(file);
+    }
+    const Result law = run(file.read(), "neotier");
+    EXPECT_GE(law.promoted, 180u);
+    return law.ping_pong;
+  };
+  EXPECT_GE(ping_pong(1000), 90u);
+  EXPECT_EQ(ping_pong(2000), 0u);
+}
+
+// Where all else in the DRAM is the kernel's, hot pages can displace one another alone.
+TEST(Replay, PagesOfFilesMakeRoom) {
+  const auto slow_fills = [](trace::Record what) {
+    RecordingFile file;
+    for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+    fill_dram(file, what);
+    read_hot_pages(file);
+    return run(file.read(), "neotier").fills[1];
+  };
+  EXPECT_LT(slow_fills(trace::Record::kFile), slow_fills(trace::Record::kOther) / 2);
+}
+
 TEST(Replay, APlaceboMovesNothingAndCostsALittle) {
   const Recording r = hot_set_in_cxl(900, 200, 600, 20).read();
   const Result placebo = run(r, "placebo");
