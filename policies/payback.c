@@ -10,7 +10,7 @@
  *	theta = pressure * 2 * cost * epoch / (saved * payback)		requests in an epoch
  *
  * A page below theta would have to stay hot for longer than payback_ms before anybody gains. A fixed threshold does not
- * know that: ten requests in 50 ms never repay a move that costs 10 us each way in that time, and a machine with
+ * know that: ten requests in 50 ms never repay a move that costs 10 us each way within it, and a machine with
  * slower copies, faster memory or a longer epoch wants another number. The operator states two figures that do not depend on
  * any of those.
  *

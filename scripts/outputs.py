@@ -117,7 +117,7 @@ class TemporaryFolder:
         os.close(self.lock)
 
 
-class NamedFolder:
+class NamedFolder(TemporaryFolder):
     """A folder of the same name each time. Who comes second waits; what a script that was killed left is cleared."""
 
     def __init__(self, path):
@@ -145,13 +145,6 @@ class NamedFolder:
             pass
         os.close(self.lock)
         return False
-
-    def __enter__(self):
-        return self.path
-
-    def __exit__(self, *_):
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self.lock)
 
 
 def end_with_parent():

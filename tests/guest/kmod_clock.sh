@@ -34,7 +34,7 @@ measure() {
 # A move takes as long as the host lets it; the share of the time is no matter of that. Told by the guest's clock it would be a
 # 16th. The program that plays the device may wait for its host so long that the driver takes its clock for a dead one: up to three
 # pairs of measurements.
-told() { [ "$faults" = 0 ] && [ "$share" -gt $((plain_share / 4)) ] && [ "$share" -lt $((plain_share * 4)) ]; }
+told() { [ "$faults" = 0 ] && [ "$share" -gt $((plain_share / 3)) ] && [ "$share" -lt $((plain_share * 3)) ]; }
 mark_log
 for _ in 1 2 3; do
 	measure || not_ok "a device without a clock"

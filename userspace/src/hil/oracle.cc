@@ -149,7 +149,7 @@ int64_t best_way(const OraclePage& page, MoveCost cost, const Prices& prices, st
   int64_t in = page.in_dram ? 0 : kNever, out = page.in_dram ? -cost.demote_ps : 0;
   uint32_t at = page.birth;  // what `in` has paid for ends here
   for (const Gain& gain : page.gains) {
-    const int64_t stay = in - prices.of(at, gain.epoch), come = page.promotable ? out - cost.promote_ps : kNever;
+    const int64_t stay = in - prices.of(at, gain.epoch), come = out - cost.promote_ps;
     const int64_t leave = at == page.birth ? kNever : in - cost.demote_ps;
     // Leaving a place at its birth is in `out` already.
     const bool left = leave > out;

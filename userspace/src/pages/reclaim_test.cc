@@ -95,6 +95,17 @@ TEST(Reclaim, AgesWhenLittleIsCold) {
   EXPECT_EQ(half.aged, 1u) << "4 of 7 are young";
 }
 
+TEST(Reclaim, AgesWhenLessThanAQuarterIsOld) {
+  Reclaim reclaim(8);
+  for (uint32_t page = 0; page < 2; ++page) reclaim.add(page);
+  reclaim.age();
+  for (uint32_t page = 2; page < 8; ++page) reclaim.add(page);
+  reclaim.age();
+  EXPECT_FALSE(reclaim.low_on_cold()) << "2 of 8";
+  EXPECT_EQ(reclaim.look(), 0u);
+  EXPECT_TRUE(reclaim.low_on_cold()) << "1 of 7";
+}
+
 // A round as it is, with every other page demoted: how many pages it looks at.
 uint64_t round_of(Rounds& rounds, uint64_t pages, uint64_t wanted) {
   if (!rounds.go_on(pages, wanted)) return 0;
