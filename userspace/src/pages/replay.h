@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pages of a recording placed by the kernel module's own decisions: policies/ and policies/promotion/, the same objects
-// as in neotier.ko. What is not theirs is a model: the tracker (pages/tracker.h), kswapd (pages/reclaim.h), the prices
-// of what the kernel does. Two clocks: the guest's, by which the law lives, and modelled time, in which the result is.
+// as in neotier.ko. What is not theirs is a model: the tracker (pages/tracker.h), kswapd (pages/reclaim.h and
+// pages/rounds.h), the prices of what the kernel does. Two clocks: the guest's, by which the law lives, and modelled
+// time, in which the result is.
 #pragma once
 
 #include <cstdint>
