@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Has pages promoted while it sleeps, between the marks `asleep` and `awake`: what the machine does then is the module's
- * work. Before, the quota holds the pages back. Prints what the module says: pages and promote_ns in that time.
+ * work. Before, the quota holds the pages back. The marks lie inside that work, as an idle machine's time passes too.
+ * Prints what the module says: pages and promote_ns in that time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,9 @@
 #define PAGE 4096UL
 #define PAGES 4096UL	/* twice the last-level cache, so that each access to one reaches memory */
 #define WAITING 500L	/* the module reads no more reports while so many wait */
+#define PROMOTED 400L	/* fewer than wait: the work does not end before the mark */
+#define QUIET_US 50000	/* some epochs */
+#define STEP_US 500
 #define BIND 2	/* MPOL_BIND */
 
 static long number(const char *name)
@@ -44,12 +48,28 @@ static void knob(const char *name, const char *value)
 	}
 }
 
+/* Sleeps until so many pages were promoted in all. The module lets others run between two batches. */
+static long promoted_wait(long pages)
+{
+	long promoted;
+	int step = 0;
+
+	while ((promoted = number("promoted")) < pages) {
+		if (step++ == 2000) {
+			fprintf(stderr, "promoted_asleep: %ld pages promoted, not %ld\n", promoted, pages);
+			exit(1);
+		}
+		usleep(STEP_US);
+	}
+	return promoted;
+}
+
 int main(void)
 {
 	struct neotier_marker marker = neotier_marker_open();
 	unsigned long node1 = 2;
 	volatile unsigned char *memory;
-	long pages, ns;
+	long reports, pages, ns;
 	int rounds;
 
 	knob("quota_mb_per_s", "0");
@@ -77,12 +97,17 @@ int main(void)
 		for (unsigned long i = 0; i < PAGES * PAGE; i += 64)
 			memory[i]++;
 	}
+	/* What waits in the device's list is read or discarded by then: that is no promotion. */
+	do {
+		reports = number("drained") + number("discarded");
+		usleep(QUIET_US);
+	} while (reports != number("drained") + number("discarded"));
 	pages = number("promoted");
-	ns = number("promote_ns");
-	/* First the mark: the module may begin before the knob's writer goes on. */
-	neotier_mark_phase(&marker, "asleep");
 	knob("quota_mb_per_s", "1024");
-	usleep(50000);
+	pages = promoted_wait(pages + 1);
+	ns = number("promote_ns");
+	neotier_mark_phase(&marker, "asleep");
+	promoted_wait(pages + PROMOTED);
 	neotier_mark_phase(&marker, "awake");
 	printf("%ld pages, %ld ns\n", number("promoted") - pages, number("promote_ns") - ns);
 	return 0;
