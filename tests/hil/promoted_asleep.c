@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Has pages promoted while it sleeps, between the marks `asleep` and `awake`: what the machine does then is the module's
- * work. Before, the quota holds the pages back. The marks lie inside that work, as an idle machine's time passes too.
- * Prints what the module says: pages and promote_ns in that time.
+ * work. Before, the quota holds the pages back. It ends with the work, as an idle machine's time passes too.
+ * Prints what the module says of that time: pages, promote_ns, and reports that it read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,8 @@
 #define PAGE 4096UL
 #define PAGES 4096UL	/* twice the last-level cache, so that each access to one reaches memory */
 #define WAITING 500L	/* the module reads no more reports while so many wait */
-#define PROMOTED 400L	/* fewer than wait: the work does not end before the mark */
-#define QUIET_US 50000	/* some epochs */
-#define STEP_US 500
+#define PROMOTED 500L	/* as many wait at least: the machine does not idle before they are moved */
+#define STEP_US 1000
 #define BIND 2	/* MPOL_BIND */
 
 static long number(const char *name)
@@ -73,6 +72,9 @@ int main(void)
 	int rounds;
 
 	knob("quota_mb_per_s", "0");
+	/* In what is measured nothing is decided, and the module does not sleep before it begins. */
+	knob("decide_interval_ms", "10000");
+	knob("period_us", "100");
 	/* Filled under a policy that is gone afterwards: memory that is bound stays where it is. */
 	if (syscall(SYS_set_mempolicy, BIND, &node1, 8 * sizeof(node1))) {
 		perror("promoted_asleep: set_mempolicy");
@@ -97,18 +99,16 @@ int main(void)
 		for (unsigned long i = 0; i < PAGES * PAGE; i += 64)
 			memory[i]++;
 	}
-	/* What waits in the device's list is read or discarded by then: that is no promotion. */
-	do {
-		reports = number("drained") + number("discarded");
-		usleep(QUIET_US);
-	} while (reports != number("drained") + number("discarded"));
 	pages = number("promoted");
-	knob("quota_mb_per_s", "1024");
-	pages = promoted_wait(pages + 1);
 	ns = number("promote_ns");
+	reports = number("drained") + number("discarded");
+	/* First the mark: the module may begin before the knob's writer goes on. */
 	neotier_mark_phase(&marker, "asleep");
-	promoted_wait(pages + PROMOTED);
+	knob("quota_mb_per_s", "1024");
+	pages = promoted_wait(pages + PROMOTED) - pages;
+	ns = number("promote_ns") - ns;
+	reports = number("drained") + number("discarded") - reports;
 	neotier_mark_phase(&marker, "awake");
-	printf("%ld pages, %ld ns\n", number("promoted") - pages, number("promote_ns") - ns);
+	printf("%ld pages, %ld ns, %ld reports\n", pages, ns, reports);
 	return 0;
 }
