@@ -56,19 +56,18 @@ storm_load() {
 	for device in "$sys"/device*; do echo 1 > "$device/threshold"; done
 }
 
-# storm <name> <arguments of kmod_storm>: starts it; its report goes to /tmp/<name>
+# storm <name> <arguments of kmod_storm>: runs it; its report goes to /tmp/<name>, and to the console as it comes
 storm() {
 	local name=$1
 	shift
+	echo "# $name begins"
 	"$NEOTIER_BIN/kmod_storm" node=1 base_pfn=$((NEOTIER_BASE / 4096)) pages=$((NEOTIER_SIZE / 4096)) seed="$seed" \
-		settle_ms="$settle" ${groups:+cgroup=$groups} "$@" > "/tmp/$name" 2>&1
+		settle_ms="$settle" ${groups:+cgroup=$groups} "$@" 2>&1 | tee "/tmp/$name"
 }
 # judge <name>: one test for each thing that must not happen
 judge() {
 	local name=$1 line kind asked moved
 	line=$(grep '^storm: ' "/tmp/$name")
-	grep '^#' "/tmp/$name"
-	echo "# $name: $line"
 	if [ -z "$line" ]; then
 		not_ok "$name: the storm ends" "$(tail -n 3 "/tmp/$name")"
 		return
