@@ -48,6 +48,9 @@
 #define MPOL_PREFERRED 1
 #define MPOL_BIND 2
 #define MPOL_MF_MOVE 2
+#ifndef MPOL_F_STATIC_NODES
+#define MPOL_F_STATIC_NODES (1 << 15)
+#endif
 #ifndef MADV_COLD
 #define MADV_COLD 20
 #define MADV_PAGEOUT 21
@@ -131,7 +134,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 	if (__atomic_fetch_add(&results->said, 1, __ATOMIC_RELAXED) >= 12)
 		return;
 	va_start(args, format);
-	n = snprintf(line, sizeof(line), "# pid %d: ", getpid());
+	n = snprintf(line, sizeof(line), "# process %d: ", process);
 	n += vsnprintf(line + n, sizeof(line) - n - 1, format, args);
 	va_end(args);
 	if (n > (int)sizeof(line) - 2)
@@ -496,8 +499,13 @@ static void op_advise(struct region *r, uint32_t first, uint32_t n, int advice, 
 static void op_bind(struct region *r, uint32_t first, uint32_t n, int mode)
 {
 	char *at = (char *)r->memory + first * PAGE;
+	/*
+	 * Else the kernel maps the policy's nodes anew when the cpuset's change: bound to the slow node while that is the only
+	 * one, a range is bound to the fast one when both are there again.
+	 */
+	int flags = cpuset_file[0] ? MPOL_F_STATIC_NODES : 0;
 
-	if (did(bind_range(at, n * PAGE, mode, 0), "mbind")) {
+	if (did(bind_range(at, n * PAGE, mode | flags, 0), "mbind")) {
 		sleep_ms(settle_ms);
 		check(r, first, n, "mbind");
 		demote(r, first, n);
