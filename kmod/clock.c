@@ -11,7 +11,7 @@ static struct neotier_time neotier_clock_read(struct neotier_device *dev)
 {
 	return (struct neotier_time){
 		.own_ns = ktime_get_ns(),
-		.device_ns = dev->caps.clock ? neotier_source_clock(dev) : 0,
+		.device_ns = dev->caps.clock ? dev->source->clock(dev) : 0,
 	};
 }
 

@@ -2,7 +2,7 @@
 /*
  * Internal interfaces of neotier.ko. Data flow, one file for each role:
  *
- *	source_chmu -> hotlist -> policy, quota, room -> migrate      promote: the thread that carries it
+ *	source (source_chmu) -> hotlist -> policy, quota, room -> migrate      promote: the thread that carries it
  *	clock: what its steps took
  *	rules, owner: who has a say in what moves
  *	probe: finds devices      region, memory: which memory each watches      irq: its interrupts, which wake the thread
@@ -28,6 +28,7 @@
 #include <linux/pci.h>
 #include <linux/types.h>
 #include "interleave.h"
+#include "knobs.h"
 #include "neotier_policy.h"
 #include "promotion/clock.h"
 #include "promotion/drain.h"
@@ -36,65 +37,11 @@
 #include "promotion/promote.h"
 #include "promotion/quota.h"
 #include "promotion/room.h"
+#include "source.h"
 #include "stats.h"
 
-#define NEOTIER_BATCH_MAX 512U
 /* Entries of one of the administrator's lists. */
 #define NEOTIER_RULE_MAX 16U
-
-/**
- * struct neotier_knobs - module-wide settings, each a file in /sys/kernel/neotier
- *
- * Written by sysfs with WRITE_ONCE after a range check, read anywhere with READ_ONCE.
- */
-struct neotier_knobs {
-	u32 enabled;		/* 0: devices stand still */
-	u32 dry_run;		/* 1: all but the move */
-	u32 quota_mb_per_s;	/* MiB/s over all devices; 0: nothing is promoted */
-	u32 period_us;
-	u32 decide_interval_ms;
-	u32 headroom_pages;
-	u32 reserve_pages;
-	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
-	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
-	u32 p_start_ppm, p_min_ppm, p_max_ppm;
-	u32 saved_ns, payback_ms;
-	const struct neotier_policy *policy;
-};
-
-extern struct neotier_knobs neotier_knobs;
-
-/* What a device can do: read and checked once, in probe. */
-struct neotier_caps {
-	u32 hotlist_size;	/* entries, >= 2 */
-	u32 bitmap_offset;	/* bytes from the start of the register block, checked */
-	u32 hotlist_offset;	/* likewise */
-	u32 counter_max;
-	u64 epoch_min_us, epoch_max_us;
-	u32 downsampling_mask;	/* bit n: factor 2^n */
-	bool epoch_mode, always_on, random_downsampling;
-	u32 peak_lines_per_tick;
-	u64 hpa_base, hpa_size;	/* bytes, whole pages, checked; of the straps */
-	u64 serial;		/* of the CXL memory device, whose region then says where its memory is; 0: the straps do */
-	bool clock;		/* the machine's, by the device */
-	bool interrupts;	/* fill level and overflow */
-	u32 message;		/* MSI-X vector of both */
-	u32 tracker_kind, tracker_rows, tracker_log2_width, tracker_counter_bits;
-};
-
-/*
- * Whole pages of hotlist, mapped write-combining so that a read across PCIe brings a line of eight reports; uncached it
- * brings one. Then regs ends where the window begins, and `behind` has what follows it.
- */
-struct neotier_window {
-	u32 begin, end;		/* bytes from the start of the register block; equal: no window */
-	void __iomem *lines, *behind;
-	u64 *copy;		/* NEOTIER_STREAM_LINES lines, aligned to one */
-};
-
-#define NEOTIER_LINE 64U
-/* Copied with preemption off: 25 us at 800 ns a line. */
-#define NEOTIER_STREAM_LINES 32U
 
 /* The memory of a device: checked, changes only by unbinding the device. */
 struct neotier_region {
@@ -102,28 +49,6 @@ struct neotier_region {
 	u64 dpa_base, dpa_size;	/* bytes; what the region uses of this device */
 	u32 position;		/* of this device in the interleave */
 	struct neotier_interleave interleave;
-};
-
-/* What the host sets in a device. Written by sysfs with WRITE_ONCE, applied by the thread. */
-struct neotier_conf {
-	u32 threshold;		/* in force; 1 .. counter_max */
-	u32 start_threshold;	/* what the policy starts from */
-	u32 epoch_us;
-	u32 always_on;
-	u32 downsampling_log2;
-	u32 random_downsampling;
-	u32 decay_shift;
-	u32 track;		/* CFG0.TRACK: 4 reads, 5 writes, 6 both */
-	u32 irq;		/* the device may interrupt; only where has_irq */
-	u32 fill_level;		/* entries, 1 .. 65535; from hotlist_size on, never */
-};
-
-/* Totals the device counts, and levels, as of the last snapshot. */
-struct neotier_device_state {
-	u64 ticks, epochs, reads, writes, reported;
-	u64 lost_tap, lost_ring, lost_candidates, saturated;
-	u32 occupancy, error_bound, hot_units;
-	u32 histogram[NEOTIER_HISTOGRAM_BINS];
 };
 
 enum neotier_run_state {
@@ -137,13 +62,13 @@ struct neotier_device {
 	struct list_head node;	/* in neotier_devices */
 	int id;
 	struct pci_dev *pdev;
-	void __iomem *regs;
+	const struct neotier_source_ops *source;
+	void *source_state;	/* the source's own; made by open() */
 	struct kobject kobj;
 	struct completion released; /* the kobject's last reference is gone */
 	struct task_struct *thread;
 	struct mutex lock;
 
-	struct neotier_window window;
 	struct neotier_caps caps;
 	struct neotier_region region;
 	int nid, target_nid;
@@ -161,10 +86,8 @@ struct neotier_device {
 	atomic_t wanted;	/* somebody woke the thread */
 
 	/* private: the thread's */
-	u32 head;
 	struct neotier_drain drain;
 	u64 *entries;		/* copy of a drain, hotlist_size words */
-	u64 cfg0, cfg1, cfg2, decay;	/* as last written */
 	struct neotier_device_state snapshot;
 	struct neotier_clock clock;
 	struct neotier_hotlist hotlist;
@@ -212,24 +135,7 @@ void neotier_probe_recheck(void);
 #define NEOTIER_REFUSE(dev, what, ...) \
 	dev_err(&(dev)->pdev->dev, what ": not a device this driver can use\n", ##__VA_ARGS__)
 
-/* source_chmu.c: the device's registers. In probe, then under dev->lock, unless it is parked. */
-
-/**
- * neotier_source_caps() - read and check what the device can do
- * @dev: device with regs mapped; gets caps
- *
- * Return: 0 or an errno; the reason has been logged.
- */
-int neotier_source_caps(struct neotier_device *dev);
-
-/* Whether this CPU can read a line of write-combining memory at once. */
-bool neotier_source_streams(void);
-
-/**
- * neotier_source_default_conf() - settings to start with
- * @dev: device with caps filled; gets conf
- */
-void neotier_source_default_conf(struct neotier_device *dev);
+/* What all sources have in common. Under dev->lock. */
 
 /**
  * neotier_source_start() - reset the device and set it up; it does not count yet
@@ -240,65 +146,10 @@ void neotier_source_default_conf(struct neotier_device *dev);
 int neotier_source_start(struct neotier_device *dev);
 
 /**
- * neotier_source_apply() - bring the device's configuration to dev->conf and count or stand still
- * @dev: device
- * @count: whether to count
- */
-void neotier_source_apply(struct neotier_device *dev, bool count);
-
-/**
  * neotier_source_stop() - let the device stand still, if its registers may be touched
  * @dev: device
  */
 void neotier_source_stop(struct neotier_device *dev);
-
-/**
- * neotier_source_drain() - move what the device reported to dev->entries
- * @dev: device
- * @max: at most this many
- *
- * Return: number of entries; -EIO when the device's TAIL is out of range, -ENODEV when the register reads all ones; then
- * nothing was read.
- */
-int neotier_source_drain(struct neotier_device *dev, unsigned int max);
-
-/**
- * neotier_source_discard() - throw away what the device reported
- * @dev: device
- *
- * Return: number of entries; 0 when the device's TAIL is out of range, which the next drain will say.
- */
-unsigned int neotier_source_discard(struct neotier_device *dev);
-
-/**
- * neotier_source_acknowledge() - clear the causes of the device's interrupt
- * @dev: device
- */
-void neotier_source_acknowledge(struct neotier_device *dev);
-
-/**
- * neotier_source_snapshot() - latch and read the device's counters
- * @dev: device
- * @state: filled
- *
- * Return: 0, or -ENODEV when the registers read all ones, as those of a device that is gone; then @state is worth nothing.
- */
-int neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state);
-
-/**
- * neotier_source_clock() - latch and read the machine's clock
- * @dev: device with caps.clock
- *
- * Return: nanoseconds, any value.
- */
-u64 neotier_source_clock(struct neotier_device *dev);
-
-/**
- * neotier_source_epoch_valid() - whether the device can have epochs of this length
- * @dev: device
- * @epoch_us: microseconds
- */
-bool neotier_source_epoch_valid(const struct neotier_device *dev, u64 epoch_us);
 
 /* region.c */
 

@@ -109,7 +109,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		return;
 	interval = min(interval, (u64)NEOTIER_INTERVAL_MAX_NS);
 
-	if (neotier_source_snapshot(dev, &state)) {
+	if (dev->source->snapshot(dev, &state)) {
 		neotier_promote_fail(dev, NEOTIER_GONE);
 		return;
 	}

@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Binds to profilers: BAR 2 of a PCI function, of which only the first NEOPROF_SIZE bytes are the device's. A device whose
- * memory is part of a CXL region is bound when the region is there and online, and bound anew when it has changed.
+ * Binds to profilers: PCI functions, whose ids say which source serves them. A device whose memory is part of a CXL
+ * region is bound when the region is there and online, and bound anew when it has changed.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/bitfield.h>
 #include <linux/device.h>
 #include <linux/idr.h>
-#include <linux/io-64-nonatomic-lo-hi.h>
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/pm.h>
 #include <linux/slab.h>
 #include <linux/workqueue.h>
-#include "neoprof_regs.h"
 #include "compat.h"
 #include "neotier.h"
 
-#define NEOTIER_BAR 2
 #define NEOTIER_VENDOR_ID 0x1af4
 #define NEOTIER_DEVICE_ID 0x1110
 
@@ -59,8 +55,8 @@ static void neotier_device_free(struct neotier_device *dev)
 	if (dev->id >= 0)
 		ida_free(&neotier_ids, dev->id);
 	neotier_hotlist_free(dev);
+	dev->source->close(dev);
 	kvfree(dev->entries);
-	kfree(dev->window.copy);
 	kfree(dev->batch);
 	kfree(dev->src);
 	kfree(dev->dst);
@@ -76,77 +72,6 @@ static int neotier_device_alloc(struct neotier_device *dev)
 	dev->dst = kcalloc(NEOTIER_MIGRATE_WORDS, sizeof(*dev->dst), GFP_KERNEL);
 	dev->pool = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->pool), GFP_KERNEL);
 	return dev->entries && dev->batch && dev->src && dev->dst && dev->pool ? 0 : -ENOMEM;
-}
-
-/*
- * Whether the function is a profiler. ivshmem's ids are those of every virtual machine that shares memory, and what is in
- * a stranger's BAR is not ours to touch: one read, and the function is left as it was found.
- */
-static bool neotier_ours(struct pci_dev *pdev)
-{
-	void __iomem *id;
-	bool ours = false;
-	u16 command;
-
-	if ((pci_resource_flags(pdev, NEOTIER_BAR) & (IORESOURCE_MEM | IORESOURCE_UNSET)) != IORESOURCE_MEM ||
-	    pci_resource_len(pdev, NEOTIER_BAR) < NEOPROF_SIZE)
-		return false;
-	pci_read_config_word(pdev, PCI_COMMAND, &command);
-	if (!(command & PCI_COMMAND_MEMORY))
-		pci_write_config_word(pdev, PCI_COMMAND, command | PCI_COMMAND_MEMORY);
-	id = ioremap(pci_resource_start(pdev, NEOTIER_BAR) + NEOPROF_ID_OFFSET, sizeof(u64));
-	if (id) {
-		ours = FIELD_GET(NEOPROF_ID_MAGIC_MASK, readq(id)) == NEOPROF_ID_MAGIC_RESET;
-		iounmap(id);
-	}
-	if (!(command & PCI_COMMAND_MEMORY))
-		pci_write_config_word(pdev, PCI_COMMAND, command);
-	return ours;
-}
-
-static int neotier_map(struct neotier_device *dev)
-{
-	struct pci_dev *pdev = dev->pdev;
-	int err = pcim_enable_device(pdev);
-
-	if (err) {
-		dev_err(&pdev->dev, "cannot enable the PCI function (%d)\n", err);
-		return err;
-	}
-	/* Not pci_request_region(): whether unbinding gives it back depends on the kernel. */
-	if (!devm_request_mem_region(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR),
-				     pci_resource_len(pdev, NEOTIER_BAR), KBUILD_MODNAME)) {
-		dev_err(&pdev->dev, "BAR %d is in use: unbind whatever has it, then bind the device again\n", NEOTIER_BAR);
-		return -EBUSY;
-	}
-	dev->regs = devm_ioremap(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR), NEOPROF_SIZE);
-	return dev->regs ? 0 : -ENOMEM;
-}
-
-/* Mapped anew, because the kernel gives a page one memory type at a time. */
-static int neotier_map_window(struct neotier_device *dev)
-{
-	struct neotier_window *window = &dev->window;
-	struct device *d = &dev->pdev->dev;
-	resource_size_t bar = pci_resource_start(dev->pdev, NEOTIER_BAR);
-	u32 begin = PAGE_ALIGN(dev->caps.hotlist_offset);
-	u32 end = (dev->caps.hotlist_offset + dev->caps.hotlist_size * NEOPROF_HOTLIST_STRIDE) & PAGE_MASK;
-
-	if (!neotier_source_streams() || begin >= end)
-		return 0;
-	/* Aligned to its size, as kmalloc() does for powers of two. */
-	window->copy = kmalloc(NEOTIER_STREAM_LINES * NEOTIER_LINE, GFP_KERNEL);
-	if (!window->copy)
-		return -ENOMEM;
-	devm_iounmap(d, dev->regs);
-	dev->regs = devm_ioremap(d, bar, begin);
-	window->lines = devm_ioremap_wc(d, bar + begin, end - begin);
-	window->behind = devm_ioremap(d, bar + end, NEOPROF_SIZE - end);
-	if (!dev->regs || !window->lines || !window->behind)
-		return -ENOMEM;
-	window->begin = begin;
-	window->end = end;
-	return 0;
 }
 
 /* From here on the memory notifier knows the device, so that what is checked after it stays true. */
@@ -171,11 +96,11 @@ static int neotier_setup(struct neotier_device *dev)
 {
 	int err;
 
-	err = neotier_map(dev) ? : neotier_source_caps(dev) ? : neotier_map_window(dev) ? : neotier_find_memory(dev) ? :
-	      neotier_memory_init(dev) ? : neotier_device_alloc(dev) ? : neotier_hotlist_alloc(dev);
+	err = dev->source->open(dev) ? : neotier_find_memory(dev) ? : neotier_memory_init(dev) ? : neotier_device_alloc(dev) ? :
+	      neotier_hotlist_alloc(dev);
 	if (err)
 		return err;
-	neotier_source_default_conf(dev);
+	dev->source->default_conf(dev);
 	mutex_lock(&dev->lock);
 	err = neotier_source_start(dev);
 	mutex_unlock(&dev->lock);
@@ -198,10 +123,11 @@ static void neotier_probed(int err)
 
 static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
+	const struct neotier_source_ops *source = (const void *)id->driver_data;
 	struct neotier_device *dev;
 	int err = -ENOMEM;
 
-	if (!neotier_ours(pdev)) {
+	if (!source->ours(pdev)) {
 		spin_lock(&neotier_probe_lock);
 		neotier_strangers++;
 		spin_unlock(&neotier_probe_lock);
@@ -211,6 +137,7 @@ static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!dev)
 		goto out;
 	dev->pdev = pdev;
+	dev->source = source;
 	dev->id = -1;
 	INIT_LIST_HEAD(&dev->reserve);
 	mutex_init(&dev->lock);
@@ -324,7 +251,7 @@ static DEFINE_SIMPLE_DEV_PM_OPS(neotier_pm, neotier_suspend, neotier_resume);
 
 /* No MODULE_DEVICE_TABLE(): the ids are ivshmem's, and machines that have one for something else should not load this. */
 static const struct pci_device_id neotier_pci_ids[] = {
-	{ PCI_DEVICE(NEOTIER_VENDOR_ID, NEOTIER_DEVICE_ID) },
+	{ PCI_DEVICE(NEOTIER_VENDOR_ID, NEOTIER_DEVICE_ID), .driver_data = (kernel_ulong_t)&neotier_source_chmu },
 	{ }
 };
 

@@ -11,13 +11,30 @@
 #include "neotier.h"
 #include "trace.h"
 
+int neotier_source_start(struct neotier_device *dev)
+{
+	int err = dev->source->start(dev);
+
+	if (err)
+		return err;
+	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
+	neotier_clock_begin(dev);
+	return 0;
+}
+
+void neotier_source_stop(struct neotier_device *dev)
+{
+	if (!dev->parked && dev->state != NEOTIER_FAILED)
+		dev->source->apply(dev, false);
+}
+
 void neotier_promote_fail(struct neotier_device *dev, const char *why)
 {
 	lockdep_assert_held(&dev->lock);
 	dev_err(&dev->pdev->dev, "%s: device taken out of service; unbind and bind it to try again\n", why);
 	neotier_stat_add(dev, NEOTIER_STAT_DEVICE_FAULTS, 1);
 	WRITE_ONCE(dev->state, NEOTIER_FAILED);
-	neotier_source_apply(dev, false);
+	dev->source->apply(dev, false);
 	neotier_hotlist_clear(&dev->hotlist);
 }
 
@@ -28,11 +45,11 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 	int nr, i;
 
 	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size))
-		neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, neotier_source_discard(dev));
+		neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, dev->source->discard(dev));
 	most = neotier_drain_most(&dev->drain, neotier_hotlist_waiting(dev));
 	if (!most)
 		return;
-	nr = neotier_source_drain(dev, most);
+	nr = dev->source->drain(dev, most);
 
 	if (nr < 0) {
 		neotier_promote_fail(dev, nr == -ENODEV ? NEOTIER_GONE : "hotlist TAIL out of range");
@@ -40,9 +57,10 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 	}
 	neotier_drain_done(&dev->drain, nr);
 	neotier_stat_add(dev, NEOTIER_STAT_DRAINED, nr);
-	/* 16 bits of count, 48 of unit: NEOPROF_HOTLIST in neoprof_regs.h, decoded here to keep the copy loop short. */
+	/* Decoded here to keep the source's copy loop short. */
 	for (i = 0; i < nr; i++)
-		neotier_hotlist_add(dev, dev->entries[i] >> 16, dev->entries[i] & 0xffff, now);
+		neotier_hotlist_add(dev, dev->entries[i] >> NEOTIER_REPORT_UNIT_SHIFT,
+				    dev->entries[i] & NEOTIER_REPORT_COUNT_MASK, now);
 }
 
 static u32 neotier_ops_quota_take(void *owner, u32 pages)
@@ -107,7 +125,7 @@ static void neotier_interrupted(struct neotier_device *dev)
 	if (!interrupts)
 		return;
 	neotier_stat_add(dev, NEOTIER_STAT_INTERRUPTS, interrupts);
-	neotier_source_acknowledge(dev);
+	dev->source->acknowledge(dev);
 }
 
 static enum neotier_next neotier_step(struct neotier_device *dev)
@@ -123,7 +141,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 		neotier_policy_pause(dev);
 		return NEOTIER_SLEEP;
 	}
-	neotier_source_apply(dev, enabled && !dev->paused);
+	dev->source->apply(dev, enabled && !dev->paused);
 	if (!enabled || dev->paused) {
 		WRITE_ONCE(dev->state, enabled ? NEOTIER_PAUSED : NEOTIER_OFF);
 		neotier_hotlist_clear(&dev->hotlist);
@@ -136,7 +154,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	neotier_policy_step(dev, now);
 	if (dev->state == NEOTIER_FAILED)
 		return NEOTIER_SLEEP;
-	neotier_source_apply(dev, true);
+	dev->source->apply(dev, true);
 	neotier_interrupted(dev);
 	neotier_drain(dev, now);
 	if (dev->state == NEOTIER_FAILED)

@@ -7,8 +7,11 @@
  */
 #include <linux/bitfield.h>
 #include <linux/dev_printk.h>
+#include <linux/io-64-nonatomic-lo-hi.h>
 #include <linux/iopoll.h>
 #include <linux/minmax.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
 #ifdef CONFIG_X86_64
 #include <asm/cpufeature.h>
 #include <asm/fpu/api.h>
@@ -25,11 +28,41 @@
 #define NEOTIER_GET(name, word) FIELD_GET(NEOPROF_##name##_MASK, (word))
 #define NEOTIER_PUT(name, value) FIELD_PREP(NEOPROF_##name##_MASK, (u64)(value))
 
+/*
+ * Whole pages of hotlist, mapped write-combining so that a read across PCIe brings a line of eight reports; uncached it
+ * brings one. Then regs ends where the window begins, and `behind` has what follows it.
+ */
+struct neotier_window {
+	u32 begin, end;		/* bytes from the start of the register block; equal: no window */
+	void __iomem *lines, *behind;
+	u64 *copy;		/* NEOTIER_STREAM_LINES lines, aligned to one */
+};
+
+#define NEOTIER_LINE 64U
+/* Copied with preemption off: 25 us at 800 ns a line. */
+#define NEOTIER_STREAM_LINES 32U
+
+/* What the source knows of its device, apart from its capabilities. */
+struct neotier_chmu {
+	void __iomem *regs;
+	struct neotier_window window;
+	u32 bitmap_offset;	/* bytes from the start of the register block, checked */
+	u32 hotlist_offset;	/* likewise */
+	u32 head;
+	u64 cfg0, cfg1, cfg2, decay;	/* as last written */
+};
+
+static struct neotier_chmu *neotier_chmu(const struct neotier_device *dev)
+{
+	return dev->source_state;
+}
+
 static void __iomem *neotier_register(const struct neotier_device *dev, u32 offset)
 {
-	const struct neotier_window *window = &dev->window;
+	const struct neotier_chmu *chmu = neotier_chmu(dev);
+	const struct neotier_window *window = &chmu->window;
 
-	return window->behind && offset >= window->end ? window->behind + (offset - window->end) : dev->regs + offset;
+	return window->behind && offset >= window->end ? window->behind + (offset - window->end) : chmu->regs + offset;
 }
 
 static u64 neotier_read(struct neotier_device *dev, u32 offset)
@@ -43,7 +76,7 @@ static void neotier_write(struct neotier_device *dev, u32 offset, u64 value)
 }
 
 #ifdef CONFIG_X86_64
-bool neotier_source_streams(void)
+static bool neotier_streams(void)
 {
 	return boot_cpu_has(X86_FEATURE_XMM4_1);
 }
@@ -68,7 +101,7 @@ static void neotier_stream(void *to, const void __iomem *from, unsigned int line
 	kernel_fpu_end();
 }
 #else
-bool neotier_source_streams(void)
+static bool neotier_streams(void)
 {
 	return false;
 }
@@ -81,7 +114,7 @@ static void neotier_stream(void *to, const void __iomem *from, unsigned int line
 /* Copies reports from `offset` on, of which `nr` lie one behind the other. Return: how many, at least 1. */
 static unsigned int neotier_copy_reports(struct neotier_device *dev, u32 offset, unsigned int nr, u64 *to)
 {
-	const struct neotier_window *window = &dev->window;
+	const struct neotier_window *window = &neotier_chmu(dev)->window;
 	u32 line = round_down(offset, NEOTIER_LINE), end;
 
 	if (offset < window->begin || offset >= window->end) {
@@ -92,6 +125,32 @@ static unsigned int neotier_copy_reports(struct neotier_device *dev, u32 offset,
 	neotier_stream(window->copy, window->lines + (line - window->begin), DIV_ROUND_UP(end - line, NEOTIER_LINE));
 	memcpy(to, (void *)window->copy + (offset - line), end - offset);
 	return (end - offset) / NEOPROF_HOTLIST_STRIDE;
+}
+
+/*
+ * Whether the function is a profiler. ivshmem's ids are those of every virtual machine that shares memory, and what is in
+ * a stranger's BAR is not ours to touch: one read, and the function is left as it was found.
+ */
+static bool neotier_chmu_ours(struct pci_dev *pdev)
+{
+	void __iomem *id;
+	bool ours = false;
+	u16 command;
+
+	if ((pci_resource_flags(pdev, NEOTIER_BAR) & (IORESOURCE_MEM | IORESOURCE_UNSET)) != IORESOURCE_MEM ||
+	    pci_resource_len(pdev, NEOTIER_BAR) < NEOPROF_SIZE)
+		return false;
+	pci_read_config_word(pdev, PCI_COMMAND, &command);
+	if (!(command & PCI_COMMAND_MEMORY))
+		pci_write_config_word(pdev, PCI_COMMAND, command | PCI_COMMAND_MEMORY);
+	id = ioremap(pci_resource_start(pdev, NEOTIER_BAR) + NEOPROF_ID_OFFSET, sizeof(u64));
+	if (id) {
+		ours = FIELD_GET(NEOPROF_ID_MAGIC_MASK, readq(id)) == NEOPROF_ID_MAGIC_RESET;
+		iounmap(id);
+	}
+	if (!(command & PCI_COMMAND_MEMORY))
+		pci_write_config_word(pdev, PCI_COMMAND, command);
+	return ours;
 }
 
 static const u32 neotier_scale_us[] = { 0, 100, 1000, 10000, 100000, 1000000 };
@@ -112,7 +171,7 @@ static bool neotier_epoch_encode(u64 epoch_us, u64 *cfg1)
 	return false;
 }
 
-bool neotier_source_epoch_valid(const struct neotier_device *dev, u64 epoch_us)
+static bool neotier_chmu_epoch_valid(const struct neotier_device *dev, u64 epoch_us)
 {
 	u64 cfg1;
 
@@ -126,8 +185,9 @@ static u64 neotier_epoch_decode(u64 scale, u64 mult)
 	return neotier_scale_us[scale] * max(mult, 1);
 }
 
-int neotier_source_caps(struct neotier_device *dev)
+static int neotier_chmu_caps(struct neotier_device *dev)
 {
+	struct neotier_chmu *chmu = neotier_chmu(dev);
 	struct neotier_caps *caps = &dev->caps;
 	u64 id, common0, common1, cap0, cap1, bitmap, hotlist, status, tracker, instance, end, span;
 	u32 width;
@@ -163,8 +223,8 @@ int neotier_source_caps(struct neotier_device *dev)
 			       bitmap, hotlist, caps->hotlist_size, end - instance);
 		return -EINVAL;
 	}
-	caps->bitmap_offset = instance + bitmap;
-	caps->hotlist_offset = instance + hotlist;
+	chmu->bitmap_offset = instance + bitmap;
+	chmu->hotlist_offset = instance + hotlist;
 
 	/* 2^n x 256 bytes. */
 	if (!(NEOTIER_GET(CAP1_UNIT_SIZES, cap1) & BIT(NEOTIER_UNIT_SHIFT - 8))) {
@@ -215,13 +275,76 @@ int neotier_source_caps(struct neotier_device *dev)
 	return 0;
 }
 
+static int neotier_chmu_map(struct neotier_device *dev)
+{
+	struct pci_dev *pdev = dev->pdev;
+	int err = pcim_enable_device(pdev);
+
+	if (err) {
+		dev_err(&pdev->dev, "cannot enable the PCI function (%d)\n", err);
+		return err;
+	}
+	/* Not pci_request_region(): whether unbinding gives it back depends on the kernel. */
+	if (!devm_request_mem_region(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR),
+				     pci_resource_len(pdev, NEOTIER_BAR), KBUILD_MODNAME)) {
+		dev_err(&pdev->dev, "BAR %d is in use: unbind whatever has it, then bind the device again\n", NEOTIER_BAR);
+		return -EBUSY;
+	}
+	neotier_chmu(dev)->regs = devm_ioremap(&pdev->dev, pci_resource_start(pdev, NEOTIER_BAR), NEOPROF_SIZE);
+	return neotier_chmu(dev)->regs ? 0 : -ENOMEM;
+}
+
+/* Mapped anew, because the kernel gives a page one memory type at a time. */
+static int neotier_chmu_map_window(struct neotier_device *dev)
+{
+	struct neotier_chmu *chmu = neotier_chmu(dev);
+	struct neotier_window *window = &chmu->window;
+	struct device *d = &dev->pdev->dev;
+	resource_size_t bar = pci_resource_start(dev->pdev, NEOTIER_BAR);
+	u32 begin = PAGE_ALIGN(chmu->hotlist_offset);
+	u32 end = (chmu->hotlist_offset + dev->caps.hotlist_size * NEOPROF_HOTLIST_STRIDE) & PAGE_MASK;
+
+	if (!neotier_streams() || begin >= end)
+		return 0;
+	/* Aligned to its size, as kmalloc() does for powers of two. */
+	window->copy = kmalloc(NEOTIER_STREAM_LINES * NEOTIER_LINE, GFP_KERNEL);
+	if (!window->copy)
+		return -ENOMEM;
+	devm_iounmap(d, chmu->regs);
+	chmu->regs = devm_ioremap(d, bar, begin);
+	window->lines = devm_ioremap_wc(d, bar + begin, end - begin);
+	window->behind = devm_ioremap(d, bar + end, NEOPROF_SIZE - end);
+	if (!chmu->regs || !window->lines || !window->behind)
+		return -ENOMEM;
+	window->begin = begin;
+	window->end = end;
+	return 0;
+}
+
+static int neotier_chmu_open(struct neotier_device *dev)
+{
+	dev->source_state = kzalloc(sizeof(struct neotier_chmu), GFP_KERNEL);
+	if (!dev->source_state)
+		return -ENOMEM;
+	return neotier_chmu_map(dev) ? : neotier_chmu_caps(dev) ? : neotier_chmu_map_window(dev);
+}
+
+static void neotier_chmu_close(struct neotier_device *dev)
+{
+	if (dev->source_state)
+		kfree(neotier_chmu(dev)->window.copy);
+	kfree(dev->source_state);
+	dev->source_state = NULL;
+}
+
 static bool neotier_settled(u64 status)
 {
 	return !NEOTIER_GET(STATUS_OP_IN_PROGRESS, status) && !NEOTIER_GET(STATUS_ENABLED, status);
 }
 
-int neotier_source_start(struct neotier_device *dev)
+static int neotier_chmu_start(struct neotier_device *dev)
 {
+	struct neotier_chmu *chmu = neotier_chmu(dev);
 	u64 first = dev->region.dpa_base / NEOTIER_BITMAP_UNIT, status, ring;
 	u64 end = DIV_ROUND_UP(dev->region.dpa_base + dev->region.dpa_size, NEOTIER_BITMAP_UNIT);
 	unsigned int i, bit;
@@ -239,21 +362,19 @@ int neotier_source_start(struct neotier_device *dev)
 			      NEOTIER_ANSWER_US, false, dev, NEOPROF_RING_OFFSET))
 		goto silent;
 
-	dev->head = 0;
-	dev->cfg0 = 0;
-	dev->cfg1 = 0;
-	dev->cfg2 = NEOTIER_GET(CFG2_FILL_LEVEL, neotier_read(dev, NEOPROF_CFG2_OFFSET));
-	dev->decay = ~0ULL;
+	chmu->head = 0;
+	chmu->cfg0 = 0;
+	chmu->cfg1 = 0;
+	chmu->cfg2 = NEOTIER_GET(CFG2_FILL_LEVEL, neotier_read(dev, NEOPROF_CFG2_OFFSET));
+	chmu->decay = ~0ULL;
 	for (i = 0; i < NEOPROF_BITMAP_COUNT; i++) {
 		u64 word = 0;
 
 		for (bit = 0; bit < 64; bit++)
 			if (64 * i + bit >= first && 64 * i + bit < end)
 				word |= BIT_ULL(bit);
-		neotier_write(dev, dev->caps.bitmap_offset + i * NEOPROF_BITMAP_STRIDE, word);
+		neotier_write(dev, chmu->bitmap_offset + i * NEOPROF_BITMAP_STRIDE, word);
 	}
-	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
-	neotier_clock_begin(dev);
 	return 0;
 
 silent:
@@ -262,9 +383,10 @@ silent:
 	return -ENODEV;
 }
 
-void neotier_source_apply(struct neotier_device *dev, bool count)
+static void neotier_chmu_apply(struct neotier_device *dev, bool count)
 {
 	const struct neotier_conf *conf = &dev->conf;
+	struct neotier_chmu *chmu = neotier_chmu(dev);
 	u64 cfg0, cfg1 = 0, cfg2, decay;
 
 	lockdep_assert_held(&dev->lock);
@@ -272,19 +394,19 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 	cfg1 |= NEOTIER_PUT(CFG1_UNIT_SIZE, NEOTIER_UNIT_SHIFT) |
 		NEOTIER_PUT(CFG1_DOWNSAMPLING, READ_ONCE(conf->downsampling_log2)) |
 		NEOTIER_PUT(CFG1_MODE, READ_ONCE(conf->always_on));
-	if (cfg1 != dev->cfg1) {
+	if (cfg1 != chmu->cfg1) {
 		neotier_write(dev, NEOPROF_CFG1_OFFSET, cfg1);
-		dev->cfg1 = cfg1;
+		chmu->cfg1 = cfg1;
 	}
 	cfg2 = READ_ONCE(conf->fill_level);
-	if (cfg2 != dev->cfg2) {
+	if (cfg2 != chmu->cfg2) {
 		neotier_write(dev, NEOPROF_CFG2_OFFSET, NEOTIER_PUT(CFG2_FILL_LEVEL, cfg2));
-		dev->cfg2 = cfg2;
+		chmu->cfg2 = cfg2;
 	}
 	decay = NEOTIER_PUT(DECAY_SHIFT, READ_ONCE(conf->decay_shift));
-	if (decay != dev->decay) {
+	if (decay != chmu->decay) {
 		neotier_write(dev, NEOPROF_DECAY_OFFSET, decay);
-		dev->decay = decay;
+		chmu->decay = decay;
 	}
 	cfg0 = NEOTIER_PUT(CFG0_TRACK, READ_ONCE(conf->track)) |
 	       NEOTIER_PUT(CFG0_RANDOM_DS, READ_ONCE(conf->random_downsampling)) |
@@ -292,34 +414,31 @@ void neotier_source_apply(struct neotier_device *dev, bool count)
 	       NEOTIER_PUT(CFG0_FILL_IRQ_EN, READ_ONCE(conf->irq)) |
 	       NEOTIER_PUT(CFG0_ENABLE, count) |
 	       NEOTIER_PUT(CFG0_THRESHOLD, READ_ONCE(conf->threshold));
-	if (cfg0 != dev->cfg0) {
-		if ((cfg0 ^ dev->cfg0) & NEOPROF_CFG0_THRESHOLD_MASK)
+	if (cfg0 != chmu->cfg0) {
+		if ((cfg0 ^ chmu->cfg0) & NEOPROF_CFG0_THRESHOLD_MASK)
 			neotier_stat_add(dev, NEOTIER_STAT_THRESHOLDS, 1);
 		neotier_write(dev, NEOPROF_CFG0_OFFSET, cfg0);
-		dev->cfg0 = cfg0;
+		chmu->cfg0 = cfg0;
 	}
 }
 
-void neotier_source_stop(struct neotier_device *dev)
+static int neotier_chmu_drain(struct neotier_device *dev, unsigned int max)
 {
-	if (!dev->parked && dev->state != NEOTIER_FAILED)
-		neotier_source_apply(dev, false);
-}
-
-int neotier_source_drain(struct neotier_device *dev, unsigned int max)
-{
+	struct neotier_chmu *chmu = neotier_chmu(dev);
 	u64 ring = neotier_read(dev, NEOPROF_RING_OFFSET);
 	u32 tail = NEOTIER_GET(RING_TAIL, ring);
-	u32 head = dev->head;
+	u32 head = chmu->head;
 	unsigned int nr = 0;
 
+	BUILD_BUG_ON(NEOPROF_HOTLIST_UNIT_SHIFT != NEOTIER_REPORT_UNIT_SHIFT ||
+		     NEOPROF_HOTLIST_COUNT_MASK != NEOTIER_REPORT_COUNT_MASK);
 	if (tail >= dev->caps.hotlist_size)
 		return ring == ~0ULL ? -ENODEV : -EIO;
 	if (head == tail)
 		return 0;
 	while (head != tail && nr < max) {
 		u32 end = head < tail ? tail : dev->caps.hotlist_size;
-		unsigned int copied = neotier_copy_reports(dev, dev->caps.hotlist_offset + head * NEOPROF_HOTLIST_STRIDE,
+		unsigned int copied = neotier_copy_reports(dev, chmu->hotlist_offset + head * NEOPROF_HOTLIST_STRIDE,
 							   min(end - head, max - nr), dev->entries + nr);
 
 		nr += copied;
@@ -327,36 +446,37 @@ int neotier_source_drain(struct neotier_device *dev, unsigned int max)
 		if (head == dev->caps.hotlist_size)
 			head = 0;
 	}
-	dev->head = head;
+	chmu->head = head;
 	/* HEAD alone: TAIL in the other half belongs to the device. */
-	writew(head, dev->regs + NEOPROF_RING_OFFSET);
+	writew(head, chmu->regs + NEOPROF_RING_OFFSET);
 	return nr;
 }
 
-unsigned int neotier_source_discard(struct neotier_device *dev)
+static unsigned int neotier_chmu_discard(struct neotier_device *dev)
 {
+	struct neotier_chmu *chmu = neotier_chmu(dev);
 	u32 tail = NEOTIER_GET(RING_TAIL, neotier_read(dev, NEOPROF_RING_OFFSET));
-	u32 head = dev->head;
+	u32 head = chmu->head;
 
 	if (tail >= dev->caps.hotlist_size || head == tail)
 		return 0;
-	dev->head = tail;
-	writew(tail, dev->regs + NEOPROF_RING_OFFSET);
+	chmu->head = tail;
+	writew(tail, chmu->regs + NEOPROF_RING_OFFSET);
 	return (tail + dev->caps.hotlist_size - head) % dev->caps.hotlist_size;
 }
 
-void neotier_source_acknowledge(struct neotier_device *dev)
+static void neotier_chmu_acknowledge(struct neotier_device *dev)
 {
 	neotier_write(dev, NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_OVERFLOW_MASK | NEOPROF_STATUS_FILL_MASK);
 }
 
-u64 neotier_source_clock(struct neotier_device *dev)
+static u64 neotier_chmu_clock(struct neotier_device *dev)
 {
 	neotier_write(dev, NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_CLOCK_MASK);
 	return neotier_read(dev, NEOPROF_CLOCK_OFFSET);
 }
 
-int neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
+static int neotier_chmu_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
 {
 	u64 word = 0;
 	int i;
@@ -384,14 +504,14 @@ int neotier_source_snapshot(struct neotier_device *dev, struct neotier_device_st
 	return state->ticks == ~0ULL || word == ~0ULL ? -ENODEV : 0;
 }
 
-void neotier_source_default_conf(struct neotier_device *dev)
+static void neotier_chmu_default_conf(struct neotier_device *dev)
 {
 	struct neotier_conf *conf = &dev->conf;
 
 	conf->start_threshold = clamp(neotier_policy_default_params.threshold, 1U, dev->caps.counter_max);
 	conf->threshold = conf->start_threshold;
 	conf->epoch_us = 50000;
-	if (!neotier_source_epoch_valid(dev, conf->epoch_us))
+	if (!neotier_chmu_epoch_valid(dev, conf->epoch_us))
 		conf->epoch_us = dev->caps.epoch_min_us;
 	conf->fill_level = FIELD_GET(NEOPROF_CFG2_FILL_LEVEL_MASK, NEOPROF_CFG2_INIT);
 	conf->always_on = dev->caps.always_on;
@@ -401,3 +521,18 @@ void neotier_source_default_conf(struct neotier_device *dev)
 	 */
 	conf->track = NEOTIER_TRACK_READS;
 }
+
+const struct neotier_source_ops neotier_source_chmu = {
+	.ours = neotier_chmu_ours,
+	.open = neotier_chmu_open,
+	.close = neotier_chmu_close,
+	.default_conf = neotier_chmu_default_conf,
+	.start = neotier_chmu_start,
+	.apply = neotier_chmu_apply,
+	.drain = neotier_chmu_drain,
+	.discard = neotier_chmu_discard,
+	.acknowledge = neotier_chmu_acknowledge,
+	.snapshot = neotier_chmu_snapshot,
+	.clock = neotier_chmu_clock,
+	.epoch_valid = neotier_chmu_epoch_valid,
+};

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Configuration of the module as a whole.
+ */
+#ifndef NEOTIER_KNOBS_H
+#define NEOTIER_KNOBS_H
+
+#include <linux/types.h>
+
+struct neotier_policy;
+
+#define NEOTIER_BATCH_MAX 512U
+
+/**
+ * struct neotier_knobs - module-wide settings, each a file in /sys/kernel/neotier
+ *
+ * Written by sysfs with WRITE_ONCE after a range check, read anywhere with READ_ONCE.
+ */
+struct neotier_knobs {
+	u32 enabled;		/* 0: devices stand still */
+	u32 dry_run;		/* 1: all but the move */
+	u32 quota_mb_per_s;	/* MiB/s over all devices; 0: nothing is promoted */
+	u32 period_us;
+	u32 decide_interval_ms;
+	u32 headroom_pages;
+	u32 reserve_pages;
+	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
+	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
+	u32 p_start_ppm, p_min_ppm, p_max_ppm;
+	u32 saved_ns, payback_ms;
+	const struct neotier_policy *policy;
+};
+
+extern struct neotier_knobs neotier_knobs;
+
+#endif
