@@ -25,7 +25,7 @@ struct neotier_knobs neotier_knobs = {
 	.confirm_epochs = 2,
 };
 
-static struct kobject *neotier_kobj, *neotier_stats_kobj;
+static struct kobject *neotier_kobj;
 
 /* Values: 0..max parsed in base 10, 0x or 0; kstrto's own error is passed on. */
 static int neotier_parse(const char *buf, u64 min, u64 max, u64 *value)
@@ -255,7 +255,7 @@ static int epoch_us_store(struct neotier_device *dev, const char *buf)
 
 	if (err)
 		return err;
-	if (!neotier_source_epoch_valid(dev, value))
+	if (!dev->source->epoch_valid(dev, value))
 		return -EINVAL;
 	WRITE_ONCE(dev->conf.epoch_us, value);
 	return 0;
@@ -420,18 +420,26 @@ static void neotier_device_release(struct kobject *kobj)
 	complete(&container_of(kobj, struct neotier_device, kobj)->released);
 }
 
+/* The tables' rows, as groups of files take them; filled once, by neotier_sysfs_init(). */
+static struct attribute *neotier_device_attrs[ARRAY_SIZE(neotier_device_table) + 1];
+ATTRIBUTE_GROUPS(neotier_device);
+static struct attribute *neotier_stat_rows[NR_NEOTIER_STAT + 1];
+static const struct attribute_group neotier_stat_group = { .name = "stats", .attrs = neotier_stat_rows };
+static struct attribute *neotier_knob_rows[1 + ARRAY_SIZE(neotier_rule_table) + ARRAY_SIZE(neotier_knob_table) + 1];
+static const struct attribute_group neotier_knob_group = { .attrs = neotier_knob_rows };
+static const struct attribute_group *neotier_groups[] = { &neotier_knob_group, &neotier_stat_group, NULL };
+
+/* With its files: who is told of the device by udev finds them. */
 static const struct kobj_type neotier_device_ktype = {
 	.sysfs_ops = &neotier_device_sysfs_ops,
 	.release = neotier_device_release,
+	.default_groups = neotier_device_groups,
 };
 
 int neotier_sysfs_add_device(struct neotier_device *dev)
 {
-	unsigned int i;
 	int err = kobject_init_and_add(&dev->kobj, &neotier_device_ktype, neotier_kobj, "device%d", dev->id);
 
-	for (i = 0; !err && i < ARRAY_SIZE(neotier_device_table); i++)
-		err = sysfs_create_file(&dev->kobj, &neotier_device_table[i].attr);
 	if (err) {
 		dev_err(&dev->pdev->dev, "cannot make its sysfs files (%d)\n", err);
 		neotier_sysfs_del_device(dev);
@@ -448,9 +456,31 @@ void neotier_sysfs_del_device(struct neotier_device *dev)
 
 /* --- module -------------------------------------------------------------------------------------------------------- */
 
+static void neotier_sysfs_fill(void)
+{
+	struct attribute **row = neotier_knob_rows;
+	unsigned int i;
+
+	*row++ = &neotier_policy_attr.attr;
+	for (i = 0; i < ARRAY_SIZE(neotier_rule_table); i++)
+		*row++ = &neotier_rule_table[i].attr.attr;
+	for (i = 0; i < ARRAY_SIZE(neotier_knob_table); i++)
+		*row++ = &neotier_knob_table[i].attr.attr;
+	for (i = 0; i < NR_NEOTIER_STAT; i++) {
+		struct kobj_attribute *attr = &neotier_stat_attrs[i];
+
+		sysfs_attr_init(&attr->attr);
+		attr->attr.name = neotier_stat_names[i];
+		attr->attr.mode = NEOTIER_FILE_MODE_RO;
+		attr->show = neotier_stat_show;
+		neotier_stat_rows[i] = &attr->attr;
+	}
+	for (i = 0; i < ARRAY_SIZE(neotier_device_table); i++)
+		neotier_device_attrs[i] = &neotier_device_table[i].attr;
+}
+
 int neotier_sysfs_init(void)
 {
-	unsigned int i;
 	int err;
 
 	neotier_knobs.policy = neotier_policies[0];
@@ -460,40 +490,19 @@ int neotier_sysfs_init(void)
 	neotier_knobs.saved_ns = neotier_policy_default_params.saved_ns;
 	neotier_knobs.payback_ms = neotier_policy_default_params.payback_ms;
 
+	neotier_sysfs_fill();
 	neotier_kobj = kobject_create_and_add("neotier", kernel_kobj);
 	if (!neotier_kobj)
 		return -ENOMEM;
-	err = -ENOMEM;
-	neotier_stats_kobj = kobject_create_and_add("stats", neotier_kobj);
-	if (!neotier_stats_kobj)
-		goto fail;
-	err = sysfs_create_file(neotier_kobj, &neotier_policy_attr.attr);
-	for (i = 0; !err && i < ARRAY_SIZE(neotier_rule_table); i++)
-		err = sysfs_create_file(neotier_kobj, &neotier_rule_table[i].attr.attr);
-	for (i = 0; !err && i < ARRAY_SIZE(neotier_knob_table); i++)
-		err = sysfs_create_file(neotier_kobj, &neotier_knob_table[i].attr.attr);
-	for (i = 0; !err && i < NR_NEOTIER_STAT; i++) {
-		struct kobj_attribute *attr = &neotier_stat_attrs[i];
-
-		sysfs_attr_init(&attr->attr);
-		attr->attr.name = neotier_stat_names[i];
-		attr->attr.mode = NEOTIER_FILE_MODE_RO;
-		attr->show = neotier_stat_show;
-		err = sysfs_create_file(neotier_stats_kobj, &attr->attr);
-	}
-	if (!err)
-		return 0;
-fail:
-	neotier_sysfs_exit();
+	/* All of them or none. */
+	err = sysfs_create_groups(neotier_kobj, neotier_groups);
+	if (err)
+		neotier_sysfs_exit();
 	return err;
 }
 
 void neotier_sysfs_exit(void)
 {
-	if (neotier_stats_kobj) {
-		kobject_del(neotier_stats_kobj);
-		kobject_put(neotier_stats_kobj);
-	}
 	kobject_del(neotier_kobj);
 	kobject_put(neotier_kobj);
 	neotier_rules_free();
