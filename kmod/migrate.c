@@ -9,13 +9,13 @@
  * (lru_add_drain_all), but only before it unmaps, and then no other page is out. Gathering pages in a batch would save
  * nothing: it flushes the TLB page by page (docs/decisions/0017-tlb-shootdowns.md).
  *
- * Not here: large folios, page cache, KSM (see neotier_page_check()). Moves made here do not count in pgmigrate_success or
- * pgpromote_success.
+ * Not here: large folios, page cache, KSM (see neotier_page_check()).
  */
 #include <linux/ktime.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/vmstat.h>
 #include "compat.h"
 #include "neotier.h"
 #include "trace.h"
@@ -103,6 +103,15 @@ static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsign
 	return reason;
 }
 
+/* As the kernel's own moves count in /proc/vmstat, where those who watch a machine look. */
+static void neotier_count_moves(const struct neotier_device *dev, unsigned int moved)
+{
+	count_vm_events(PGMIGRATE_SUCCESS, moved);
+#ifdef CONFIG_NUMA_BALANCING
+	mod_node_page_state(NODE_DATA(dev->target_nid), PGPROMOTE_SUCCESS, moved);
+#endif
+}
+
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 {
 	unsigned int got, used = 0, moved = 0, i;
@@ -140,6 +149,7 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 	for (i = used; i < got; i++)
 		__free_page(dev->pool[i]);
 
+	neotier_count_moves(dev, moved);
 	end = neotier_clock_now(dev);
 	spent = neotier_clock_span(&dev->clock, &start, &end);
 	neotier_stat_add(dev, NEOTIER_STAT_TRIED, got);

@@ -63,7 +63,10 @@ $content mb=8 seconds=1 want=0 > /dev/null
 	not_ok "enabled 0 drains nothing" "drained $before -> $(stat drained), state $(cat $sys/device0/state)"
 knob enabled 1
 
+# vmstat <name>: exact, after what each CPU has counted for itself has been added up
+vmstat() { echo 1 > /proc/sys/vm/stat_refresh 2> /dev/null; awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
 before=$(stat promoted)
+kernel_before="$(vmstat pgmigrate_success) $(vmstat pgpromote_success)"
 ns=$(stat promote_ns)
 line=$($content mb=16 seconds=$((180 * NEOTIER_SLOW)) stop=3900 want=3900)
 status=$?
@@ -71,6 +74,14 @@ echo "# $line"
 moved=$(($(stat promoted) - before))
 [ "$moved" -gt 0 ] && echo "# promoted=$moved tried=$(stat tried) ns_per_page=$((($(stat promote_ns) - ns) / moved))"
 [ $status -eq 0 ] && ok "16 MiB promoted while written: contents as written" || not_ok "16 MiB promoted while written: contents as written" "$line"
+# Nobody else moves pages here. Again and again, since the last batch may still be on its way.
+kernel_counts() {
+	moved=$(($(stat promoted) - before))
+	kernel="$(($(vmstat pgmigrate_success) - ${kernel_before% *})) $(($(vmstat pgpromote_success) - ${kernel_before#* }))"
+	[ "$kernel" = "$moved $moved" ]
+}
+eventually kernel_counts && ok "pgmigrate_success and pgpromote_success count what was promoted" ||
+	not_ok "pgmigrate_success and pgpromote_success count what was promoted" "by $kernel, stats/promoted by $moved"
 
 # 4 MiB/s is 1024 pages/s; the bucket holds 100 ms of that. By the clock around it all: promotion goes on until the end.
 uptime_ms() { awk '{ printf "%d", $1 * 1000 }' /proc/uptime; }

@@ -277,10 +277,10 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
   return lines;
 }
 
-std::span<const MoveCounter> promotion_counters() {
-  static constexpr MoveCounter kCounters[] = {
-      {"vmstat.pgpromote_success"}, {"neotier.promoted"}, {.key = "damon_hot.sz_applied", .bytes = true}};
-  return kCounters;
+std::span<const MoveCounter> promotion_counters(const Policy& policy) {
+  static constexpr MoveCounter kModule[] = {{"neotier.promoted"}};
+  static constexpr MoveCounter kKernel[] = {{"vmstat.pgpromote_success"}, {.key = "damon_hot.sz_applied", .bytes = true}};
+  return policy.module ? std::span<const MoveCounter>(kModule) : kKernel;
 }
 
 std::span<const MoveCounter> demotion_counters() {

@@ -127,7 +127,7 @@ std::string guest_config(const RunOptions& options, const Policy& policy, const 
         if (!counter.bytes) text += fmt::format("{} {}\n", what, counter.key);
       }
     };
-    tell("promoted", promotion_counters());
+    tell("promoted", promotion_counters(policy));
     tell("demoted", demotion_counters());
   }
   check_lines({options.roi_after, options.roi_until}, "--roi-after or --roi-until");
@@ -593,7 +593,7 @@ RunResult Run::result() {
         {box->device[1][i].reads - box->device[0][i].reads, box->device[1][i].writes - box->device[0][i].writes});
   }
   r.region = box->region;
-  r.promoted_pages = sum(promotion_counters());
+  r.promoted_pages = sum(promotion_counters(find_policy(options_.policy)));
   r.demoted_pages = sum(demotion_counters());
   if (options_.timeline || !options_.record.empty()) read_watched(r);
   if (kind_ == Kind::kFigures && tells_pages(options_)) read_pages(r);
