@@ -15,11 +15,16 @@ A program is a dict:
 """
 import bisect
 import itertools
+import os
 import random
+import subprocess
 import typing
 
 BASE_MIB = 64 + 128  # the machine whose sizes the programs below are written for
 GUEST_PROGRAMS = "build/guest-programs"  # unpacked by scripts/bootstrap, not installed
+INPUTS = "build/inputs"
+# Programs here use a hundredth of a server's memory; caches shrink with it, though not as far.
+MODEL = ["--model", "l2_kib=512", "--model", "llc_kib=2048"]
 
 
 class Machine(typing.NamedTuple):
@@ -326,3 +331,41 @@ PROGRAMS = {
                                 f"sleep .05; shapes chase --mib {run.size(100)} --accesses {run.work(5_000_000)} --seed {run.seed}; wait"],
     },
 }
+
+
+def own_machine(name):
+    return Machine(thp=PROGRAMS[name].get("thp", "never"))
+
+
+def input_file(name, run):
+    """The program's input for the run, written once."""
+    machine = run.machine
+    own = "" if machine.length is None else f"-{machine.length:g}s"
+    base = machine.dram * (1 + machine.ratio)
+    path = f"{INPUTS}/{name}-{base}M{own}-{run.seed}"
+    if not os.path.exists(path):
+        os.makedirs(INPUTS, exist_ok=True)
+        PROGRAMS[name]["input"](path + ".part", run)
+        os.rename(path + ".part", path)
+    return path
+
+
+def missing_packages(names):
+    """Packages that are not installed, and files that are not unpacked."""
+    wanted = {p for name in names for p in PROGRAMS[name].get("packages", [])}
+    missing = [p for p in wanted if subprocess.run(["dpkg-query", "-W", "-f=${db:Status-Status}", p], capture_output=True,
+                                                   text=True).stdout != "installed"]
+    files = {f for name in names for f in PROGRAMS[name].get("files", [])}
+    return sorted(missing) + sorted(f for f in files if not os.path.exists(f))
+
+
+def hil_command(name, machine, seed):
+    """Options of `neotier hil` that make the machine for the program, whose input is written, and the program's words."""
+    program = PROGRAMS[name]
+    run = Run(program, machine, seed)
+    source = input_file(name, run) if "input" in program else ""
+    options = [option.replace("{input}", source).replace("{seed}", str(seed)) for option in program["options"]]
+    if "--rehearsal" not in options:
+        options += ["--rehearsal", "no"]
+    return (["--seed", str(seed), "--dram", f"{machine.dram}M", "--cxl", f"{machine.dram * machine.ratio}M", "--thp", machine.thp,
+             "--model-version", str(machine.model), *MODEL, *options], program["command"](run))
