@@ -119,6 +119,7 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 	struct neotier_time start = neotier_clock_now(dev), end;
 	u64 spent;
 
+	lockdep_assert_held(&dev->lock);
 	for (got = 0; got < nr; got++) {
 		dev->pool[got] = neotier_room_take(dev);
 		if (!dev->pool[got])

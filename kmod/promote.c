@@ -13,8 +13,10 @@
 
 int neotier_source_start(struct neotier_device *dev)
 {
-	int err = dev->source->start(dev);
+	int err;
 
+	lockdep_assert_held(&dev->lock);
+	err = dev->source->start(dev);
 	if (err)
 		return err;
 	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
@@ -24,6 +26,7 @@ int neotier_source_start(struct neotier_device *dev)
 
 void neotier_source_stop(struct neotier_device *dev)
 {
+	lockdep_assert_held(&dev->lock);
 	if (!dev->parked && dev->state != NEOTIER_FAILED)
 		dev->source->apply(dev, false);
 }

@@ -60,6 +60,7 @@ u64 neotier_room(const struct neotier_device *dev)
 {
 	struct neotier_levels target = neotier_node_levels(dev->target_nid);
 
+	lockdep_assert_held(&dev->lock);
 	return neotier_room_pages(&dev->room, neotier_hotlist_waiting(dev), &target);
 }
 
@@ -67,6 +68,7 @@ bool neotier_room_make(struct neotier_device *dev)
 {
 	struct page *page;
 
+	lockdep_assert_held(&dev->lock);
 	if (neotier_hold(dev))
 		return false;
 	page = alloc_pages_node(dev->target_nid, NEOTIER_GFP, 0);
