@@ -279,7 +279,8 @@ std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachi
 
 std::span<const MoveCounter> promotion_counters(const Policy& policy) {
   static constexpr MoveCounter kModule[] = {{"neotier.promoted"}};
-  static constexpr MoveCounter kKernel[] = {{"vmstat.pgpromote_success"}, {.key = "damon_hot.sz_applied", .bytes = true}};
+  static constexpr MoveCounter kKernel[] = {{"vmstat.pgpromote_success"},
+                                            {.key = "damon_hot.sz_applied", .bytes = true}};
   return policy.module ? std::span<const MoveCounter>(kModule) : kKernel;
 }
 

@@ -74,8 +74,8 @@ struct MoveCounter {
   bool bytes = false;  // else pages. Those in bytes are read at the ends of the region alone, not over time
 };
 
-// Counters of the guest that add up to the pages promoted and demoted, by whatever mechanism: keys of its report. The module's
-// moves are counted by the kernel as well, but later, by some pages for each CPU.
+// Counters of the guest that add up to the pages promoted and demoted, by whatever mechanism: keys of its report. The
+// module's moves are counted by the kernel as well, but later, by some pages for each CPU.
 std::span<const MoveCounter> promotion_counters(const Policy& policy);
 std::span<const MoveCounter> demotion_counters();
 
