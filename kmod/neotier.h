@@ -135,7 +135,7 @@ void neotier_probe_recheck(void);
 #define NEOTIER_REFUSE(dev, what, ...) \
 	dev_err(&(dev)->pdev->dev, what ": not a device this driver can use\n", ##__VA_ARGS__)
 
-/* What all sources have in common. Under dev->lock. */
+/* promote.c: what all sources have in common. Under dev->lock. */
 
 /**
  * neotier_source_start() - reset the device and set it up; it does not count yet

@@ -24,6 +24,12 @@ static int neotier_probes, neotier_strangers, neotier_probe_error;
 static bool neotier_probe_waits;
 static DEFINE_IDA(neotier_ids);
 
+/*
+ * By driver_data of the id. The first one must do for any function: it is what an administrator's new_id and driver_override
+ * come with, and the kernel takes no driver_data in new_id that is not in the table of ids.
+ */
+static const struct neotier_source_ops *const neotier_sources[] = { &neotier_source_chmu };
+
 static int neotier_find_memory(struct neotier_device *dev)
 {
 	const struct neotier_caps *caps = &dev->caps;
@@ -123,7 +129,7 @@ static void neotier_probed(int err)
 
 static int neotier_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
-	const struct neotier_source_ops *source = (const void *)id->driver_data;
+	const struct neotier_source_ops *source = neotier_sources[id->driver_data];
 	struct neotier_device *dev;
 	int err = -ENOMEM;
 
@@ -251,7 +257,7 @@ static DEFINE_SIMPLE_DEV_PM_OPS(neotier_pm, neotier_suspend, neotier_resume);
 
 /* No MODULE_DEVICE_TABLE(): the ids are ivshmem's, and machines that have one for something else should not load this. */
 static const struct pci_device_id neotier_pci_ids[] = {
-	{ PCI_DEVICE(NEOTIER_VENDOR_ID, NEOTIER_DEVICE_ID), .driver_data = (kernel_ulong_t)&neotier_source_chmu },
+	{ PCI_DEVICE(NEOTIER_VENDOR_ID, NEOTIER_DEVICE_ID) },
 	{ }
 };
 

@@ -423,11 +423,6 @@ static void neotier_device_release(struct kobject *kobj)
 /* The tables' rows, as groups of files take them; filled once, by neotier_sysfs_init(). */
 static struct attribute *neotier_device_attrs[ARRAY_SIZE(neotier_device_table) + 1];
 ATTRIBUTE_GROUPS(neotier_device);
-static struct attribute *neotier_stat_rows[NR_NEOTIER_STAT + 1];
-static const struct attribute_group neotier_stat_group = { .name = "stats", .attrs = neotier_stat_rows };
-static struct attribute *neotier_knob_rows[1 + ARRAY_SIZE(neotier_rule_table) + ARRAY_SIZE(neotier_knob_table) + 1];
-static const struct attribute_group neotier_knob_group = { .attrs = neotier_knob_rows };
-static const struct attribute_group *neotier_groups[] = { &neotier_knob_group, &neotier_stat_group, NULL };
 
 /* With its files: who is told of the device by udev finds them. */
 static const struct kobj_type neotier_device_ktype = {
@@ -455,6 +450,12 @@ void neotier_sysfs_del_device(struct neotier_device *dev)
 }
 
 /* --- module -------------------------------------------------------------------------------------------------------- */
+
+static struct attribute *neotier_stat_rows[NR_NEOTIER_STAT + 1];
+static const struct attribute_group neotier_stat_group = { .name = "stats", .attrs = neotier_stat_rows };
+static struct attribute *neotier_knob_rows[1 + ARRAY_SIZE(neotier_rule_table) + ARRAY_SIZE(neotier_knob_table) + 1];
+static const struct attribute_group neotier_knob_group = { .attrs = neotier_knob_rows };
+static const struct attribute_group *neotier_groups[] = { &neotier_knob_group, &neotier_stat_group, NULL };
 
 static void neotier_sysfs_fill(void)
 {

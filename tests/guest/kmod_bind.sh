@@ -129,6 +129,17 @@ unload
 check "loads after memory came and went during 20 loads" load
 echo "# $loads of 20 loads found all memory online"
 eventually state_is 0 running && eventually state_is 1 running && ok "both devices run" || not_ok "both devices run"
+# An administrator may point the driver at any function, which then comes with no word of the driver's own table.
+stranger=0000:00:00.0
+echo neotier > /sys/bus/pci/devices/$stranger/driver_override
+(echo $stranger > /sys/bus/pci/drivers_probe) 2> /dev/null
+[ ! -e /sys/bus/pci/devices/$stranger/driver ] && state_is 0 running && log_clean &&
+	ok "driver_override: a stranger is refused" || not_ok "driver_override: a stranger is refused" "$(log_since | tail -n 3)"
+echo > /sys/bus/pci/devices/$stranger/driver_override
+ids=$(cat /sys/bus/pci/devices/$stranger/vendor /sys/bus/pci/devices/$stranger/device | tr '\n' ' ')
+echo "$ids" > $driver/new_id && [ ! -e /sys/bus/pci/devices/$stranger/driver ] && state_is 0 running && log_clean &&
+	ok "new_id: a stranger is refused" || not_ok "new_id: a stranger is refused" "$(log_since | tail -n 3)"
+echo "$ids" > $driver/remove_id
 check "module unloads" unload
 device_stop
 check "kernel log clean" log_clean
