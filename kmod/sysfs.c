@@ -431,13 +431,20 @@ static const struct kobj_type neotier_device_ktype = {
 	.default_groups = neotier_device_groups,
 };
 
+static void neotier_sysfs_put_device(struct neotier_device *dev)
+{
+	kobject_put(&dev->kobj);
+	wait_for_completion(&dev->released);
+}
+
+/* What could not be added has no directory: kobject_del() of it warns for each file of the group. */
 int neotier_sysfs_add_device(struct neotier_device *dev)
 {
 	int err = kobject_init_and_add(&dev->kobj, &neotier_device_ktype, neotier_kobj, "device%d", dev->id);
 
 	if (err) {
 		dev_err(&dev->pdev->dev, "cannot make its sysfs files (%d)\n", err);
-		neotier_sysfs_del_device(dev);
+		neotier_sysfs_put_device(dev);
 	}
 	return err;
 }
@@ -445,8 +452,7 @@ int neotier_sysfs_add_device(struct neotier_device *dev)
 void neotier_sysfs_del_device(struct neotier_device *dev)
 {
 	kobject_del(&dev->kobj);
-	kobject_put(&dev->kobj);
-	wait_for_completion(&dev->released);
+	neotier_sysfs_put_device(dev);
 }
 
 /* --- module -------------------------------------------------------------------------------------------------------- */
