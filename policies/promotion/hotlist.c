@@ -15,10 +15,11 @@ static void neotier_queued_clear(struct neotier_hotlist *list, u32 page)
 	list->queued[page / 64] &= ~(1ULL << (page % 64));
 }
 
-static void neotier_hotlist_drop(struct neotier_hotlist *list, u32 page, enum neotier_skip reason)
+static enum neotier_skip neotier_hotlist_drop(struct neotier_hotlist *list, u32 page, enum neotier_skip reason)
 {
 	neotier_queued_clear(list, page);
 	list->ops->skip(list->owner, page, reason);
+	return reason;
 }
 
 void neotier_hotlist_init(struct neotier_hotlist *list, struct neotier_waiting_place *places)
@@ -26,8 +27,8 @@ void neotier_hotlist_init(struct neotier_hotlist *list, struct neotier_waiting_p
 	neotier_waiting_init(&list->waiting, places);
 }
 
-void neotier_hotlist_report(struct neotier_hotlist *list, u32 page, u32 count, u64 now_ns, u64 epoch_ns,
-			    u32 confirm_epochs)
+enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page, u32 count, u64 now_ns, u64 epoch_ns,
+					 u32 confirm_epochs)
 {
 	struct neotier_hot hot = {
 		.drained_ns = now_ns, .page = page, .count = (u16)(count < 0xffff ? count : 0xffff),
@@ -37,18 +38,19 @@ void neotier_hotlist_report(struct neotier_hotlist *list, u32 page, u32 count, u
 
 	if (neotier_queued_set(list, page)) {
 		list->ops->skip(list->owner, page, NEOTIER_SKIP_DUPLICATE);
-		return;
+		return NEOTIER_SKIP_DUPLICATE;
 	}
-	if (!neotier_confirmed(list->seen, page, now_ns, epoch_ns, confirm_epochs)) {
-		neotier_hotlist_drop(list, page, NEOTIER_SKIP_UNCONFIRMED);
-		return;
-	}
+	if (!neotier_confirmed(list->seen, page, now_ns, epoch_ns, confirm_epochs))
+		return neotier_hotlist_drop(list, page, NEOTIER_SKIP_UNCONFIRMED);
 	/* Here as well as before the move: kswapd is woken, and others demoted, for what waits. */
 	reason = list->ops->look(list->owner, page, true);
 	if (reason != NR_NEOTIER_SKIP)
-		neotier_hotlist_drop(list, page, reason);
-	else if (!neotier_waiting_add(&list->waiting, &hot, &dropped))
+		return neotier_hotlist_drop(list, page, reason);
+	if (!neotier_waiting_add(&list->waiting, &hot, &dropped)) {
 		neotier_hotlist_drop(list, dropped.page, NEOTIER_SKIP_OVERFLOW);
+		return dropped.page == page ? NEOTIER_SKIP_OVERFLOW : NR_NEOTIER_SKIP;
+	}
+	return NR_NEOTIER_SKIP;
 }
 
 u32 neotier_hotlist_take(struct neotier_hotlist *list, struct neotier_hot *batch, u32 max, u64 now_ns)

@@ -57,9 +57,11 @@ void neotier_hotlist_init(struct neotier_hotlist *list, struct neotier_waiting_p
  * @now_ns: when it was drained
  * @epoch_ns: length of an epoch, > 0
  * @confirm_epochs: epochs that have to report a page
+ *
+ * Return: NR_NEOTIER_SKIP when the page waits now, else why not, which has been counted.
  */
-void neotier_hotlist_report(struct neotier_hotlist *list, u32 page, u32 count, u64 now_ns, u64 epoch_ns,
-			    u32 confirm_epochs);
+enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page, u32 count, u64 now_ns, u64 epoch_ns,
+					 u32 confirm_epochs);
 
 /**
  * neotier_hotlist_take() - collect pages worth trying; others are counted and dropped

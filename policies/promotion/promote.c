@@ -62,3 +62,55 @@ enum neotier_next neotier_promote_some(struct neotier_promotion *p, u32 batch_ma
 		p->left -= (u32)moved;
 	return p->list->waiting.nr ? NEOTIER_AGAIN : NEOTIER_SLEEP;
 }
+
+static void neotier_promote_huge_no_room(struct neotier_promotion *p, struct neotier_huge *huge, const struct neotier_hot *hot,
+					 u64 now_ns)
+{
+	neotier_huge_untake(huge, hot);
+	neotier_huge_wait(huge, NEOTIER_SKIP_NO_ROOM);
+	huge->retry_ns = now_ns + NEOTIER_HUGE_RETRY_NS;
+	p->ops->event(p->owner, huge->ops->room_make(huge->owner) ? NEOTIER_EVENT_ROOM_WAIT : NEOTIER_EVENT_ROOM_HOLD, 1);
+}
+
+/* As if there were room in a dry run, so that none is made. */
+static int neotier_promote_huge_one(struct neotier_promotion *p, struct neotier_huge *huge, const struct neotier_hot *hot,
+				    bool dry_run)
+{
+	if (!dry_run)
+		return huge->ops->migrate(huge->owner, hot);
+	p->ops->event(p->owner, NEOTIER_EVENT_DRY_RUN_HUGE, 1);
+	return NEOTIER_HUGE_PAGES;
+}
+
+enum neotier_next neotier_promote_huge(struct neotier_promotion *p, struct neotier_huge *huge, bool dry_run, u64 now_ns)
+{
+	struct neotier_hot hot;
+	u32 granted;
+	int moved;
+
+	if (now_ns < huge->retry_ns)
+		return NEOTIER_SLEEP;
+	if (p->left < NEOTIER_HUGE_PAGES) {
+		neotier_huge_wait(huge, NEOTIER_SKIP_PLAN);
+		return NEOTIER_SLEEP;
+	}
+	granted = p->ops->quota_take(p->owner, NEOTIER_HUGE_PAGES);
+	if (granted < NEOTIER_HUGE_PAGES) {
+		p->ops->quota_return(p->owner, granted);
+		neotier_huge_wait(huge, NEOTIER_SKIP_QUOTA);
+		return NEOTIER_SLEEP;
+	}
+	if (!neotier_huge_take(huge, &hot, now_ns)) {
+		p->ops->quota_return(p->owner, granted);
+		return NEOTIER_SLEEP;
+	}
+	moved = neotier_promote_huge_one(p, huge, &hot, dry_run);
+	p->ops->quota_return(p->owner, granted - (u32)(moved > 0 ? moved : 0));
+	if (moved < 0) {
+		neotier_promote_huge_no_room(p, huge, &hot, now_ns);
+		return NEOTIER_SLEEP;
+	}
+	if (p->left != NEOTIER_NO_LIMIT)
+		p->left -= (u32)moved;
+	return huge->nr ? NEOTIER_AGAIN : NEOTIER_SLEEP;
+}

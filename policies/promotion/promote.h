@@ -10,6 +10,7 @@
 
 #include "neotier_policy.h"
 #include "promotion/hotlist.h"
+#include "promotion/huge.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +27,7 @@ enum neotier_next {
 
 enum neotier_promote_event {
 	NEOTIER_EVENT_DRY_RUN,		/* pages that would have been tried */
+	NEOTIER_EVENT_DRY_RUN_HUGE,	/* huge folios that would have been tried */
 	NEOTIER_EVENT_ROOM_HOLD,	/* no room, and kswapd was not worth waking */
 	NEOTIER_EVENT_ROOM_WAIT,	/* no room, and kswapd was woken */
 };
@@ -60,6 +62,17 @@ struct neotier_promotion {
  * Return: what to do next.
  */
 enum neotier_next neotier_promote_some(struct neotier_promotion *promotion, u32 batch_max, bool dry_run, u64 now_ns);
+
+/**
+ * neotier_promote_huge() - promote one of the huge folios that wait
+ * @promotion: plan and ops
+ * @huge: some wait
+ * @dry_run: all but the move
+ * @now_ns: now
+ *
+ * Return: what to do next; NEOTIER_SLEEP also where there is no room, which is not worth a short sleep.
+ */
+enum neotier_next neotier_promote_huge(struct neotier_promotion *promotion, struct neotier_huge *huge, bool dry_run, u64 now_ns);
 
 #ifdef __cplusplus
 }

@@ -20,22 +20,36 @@ struct Machine {
     list.ops = &kListOps;
     list.owner = this;
     neotier_hotlist_init(&list, places.data());
+    huge.gathered = gathered.data();
+    huge.ops = &kHugeOps;
+    huge.owner = this;
     promotion = {&list, batch.data(), &kOps, this, NEOTIER_NO_LIMIT};
   }
   void wait(uint32_t pages) {
     for (uint32_t page = 0; page < pages; ++page) neotier_hotlist_report(&list, page, 10, kNow, 1, 1);
   }
   neotier_next step(bool dry_run = false) { return neotier_promote_some(&promotion, 64, dry_run, kNow); }
+  // So many huge folios, each worth its move by one page.
+  void wait_huge(uint32_t folios) {
+    for (uint32_t folio = 0; folio < folios; ++folio)
+      neotier_huge_report(&huge, folio * NEOTIER_HUGE_PAGES, 10 * NEOTIER_HUGE_COST, kNow, 10);
+  }
+  neotier_next step_huge(uint64_t now = kNow, bool dry_run = false) {
+    return neotier_promote_huge(&promotion, &huge, dry_run, now);
+  }
 
   static Machine& of(void* owner) { return *static_cast<Machine*>(owner); }
   static const neotier_hotlist_ops kListOps;
   static const neotier_promote_ops kOps;
+  static const neotier_huge_ops kHugeOps;
 
   std::vector<uint64_t> queued = std::vector<uint64_t>(neotier_hotlist_words(1024));
   std::vector<neotier_seen> seen = std::vector<neotier_seen>(NEOTIER_SEEN_ENTRIES);
   std::vector<neotier_waiting_place> places = std::vector<neotier_waiting_place>(NEOTIER_WAITING_MAX);
   std::vector<neotier_hot> batch = std::vector<neotier_hot>(64);
+  std::vector<neotier_gathered> gathered = std::vector<neotier_gathered>(NEOTIER_GATHERED_ENTRIES);
   neotier_hotlist list{};
+  neotier_huge huge{};
   neotier_promotion promotion{};
   uint32_t quota = 1000, failing = 0, moved = 0;
   u64 room = 1000;
@@ -69,6 +83,18 @@ const neotier_promote_ops Machine::kOps = {
       return static_cast<int>(nr - std::min(nr, m.failing));
     },
     [](void* owner, neotier_promote_event event, uint32_t n) { of(owner).events[event] += n; }};
+
+const neotier_huge_ops Machine::kHugeOps = {
+    [](void*, uint32_t, bool) { return NR_NEOTIER_SKIP; },
+    [](void* owner, uint32_t, neotier_skip reason) { ++of(owner).skipped[reason]; },
+    [](void* owner, const neotier_hot*) {
+      Machine& m = of(owner);
+      if (m.out_of_memory) return -1;
+      if (m.failing != 0) return 0;
+      m.moved += NEOTIER_HUGE_PAGES;
+      return static_cast<int>(NEOTIER_HUGE_PAGES);
+    },
+    [](void* owner) { return of(owner).worth_waking; }};
 
 TEST(Promote, ABatchAtATimeUntilNoneWaits) {
   Machine m;
@@ -151,6 +177,77 @@ TEST(Promote, ADryRunTakesQuotaButNoRoom) {
   EXPECT_EQ(m.moved, 0u);
   EXPECT_EQ(m.quota, 990u);
   EXPECT_EQ(m.events[NEOTIER_EVENT_DRY_RUN], 10u);
+}
+
+TEST(PromoteHuge, OneAtATimeWithinPlanAndQuota) {
+  Machine m;
+  m.wait_huge(4);
+  m.quota = 4 * NEOTIER_HUGE_PAGES - 1;
+  m.promotion.left = 3 * NEOTIER_HUGE_PAGES - 1;
+  EXPECT_EQ(m.step_huge(), NEOTIER_AGAIN);
+  EXPECT_EQ(m.step_huge(), NEOTIER_AGAIN);
+  EXPECT_EQ(m.step_huge(), NEOTIER_SLEEP);
+  EXPECT_EQ(m.moved, 2 * NEOTIER_HUGE_PAGES);
+  EXPECT_EQ(m.promotion.left, NEOTIER_HUGE_PAGES - 1);
+  EXPECT_EQ(m.skipped[NEOTIER_SKIP_PLAN], 2u);
+  m.promotion.left = NEOTIER_NO_LIMIT;
+  EXPECT_EQ(m.step_huge(), NEOTIER_AGAIN);
+  EXPECT_EQ(m.step_huge(), NEOTIER_SLEEP);
+  EXPECT_EQ(m.moved, 3 * NEOTIER_HUGE_PAGES);
+  EXPECT_EQ(m.quota, NEOTIER_HUGE_PAGES - 1) << "what is not enough for a folio is given back";
+  EXPECT_EQ(m.skipped[NEOTIER_SKIP_QUOTA], 0u) << "counted once, for the plan";
+  EXPECT_EQ(m.promotion.left, NEOTIER_NO_LIMIT);
+  m.quota = NEOTIER_HUGE_PAGES;
+  EXPECT_EQ(m.step_huge(), NEOTIER_SLEEP);
+  EXPECT_EQ(m.huge.nr, 0u);
+}
+
+TEST(PromoteHuge, WithoutMemoryItWaitsAndIsTriedAgainLater) {
+  Machine m;
+  m.wait_huge(2);
+  m.out_of_memory = true;
+  EXPECT_EQ(m.step_huge(), NEOTIER_SLEEP);
+  EXPECT_EQ(m.huge.nr, 2u);
+  EXPECT_EQ(m.quota, 1000u);
+  EXPECT_EQ(m.skipped[NEOTIER_SKIP_NO_ROOM], 2u);
+  EXPECT_EQ(m.events[NEOTIER_EVENT_ROOM_WAIT], 1u);
+  EXPECT_EQ(m.step_huge(kNow + NEOTIER_HUGE_RETRY_NS - 1), NEOTIER_SLEEP);
+  EXPECT_EQ(m.events[NEOTIER_EVENT_ROOM_WAIT], 1u) << "kswapd is not woken at every step";
+  m.worth_waking = false;
+  EXPECT_EQ(m.step_huge(kNow + NEOTIER_HUGE_RETRY_NS), NEOTIER_SLEEP);
+  EXPECT_EQ(m.events[NEOTIER_EVENT_ROOM_HOLD], 1u);
+  m.out_of_memory = false;
+  EXPECT_EQ(m.step_huge(kNow + 2 * NEOTIER_HUGE_RETRY_NS), NEOTIER_AGAIN);
+  EXPECT_EQ(m.moved, NEOTIER_HUGE_PAGES);
+}
+
+TEST(PromoteHuge, OneThatDidNotMoveCostsNoQuotaAndIsGone) {
+  Machine m;
+  m.wait_huge(1);
+  m.failing = 1;
+  m.promotion.left = 600;
+  EXPECT_EQ(m.step_huge(), NEOTIER_SLEEP);
+  EXPECT_EQ(m.huge.nr, 0u);
+  EXPECT_EQ(m.quota, 1000u);
+  EXPECT_EQ(m.promotion.left, 600u);
+}
+
+TEST(PromoteHuge, ADryRunTakesQuotaButMovesNothing) {
+  Machine m;
+  m.wait_huge(1);
+  m.out_of_memory = true;
+  EXPECT_EQ(m.step_huge(kNow, true), NEOTIER_SLEEP);
+  EXPECT_EQ(m.moved, 0u);
+  EXPECT_EQ(m.quota, 1000u - NEOTIER_HUGE_PAGES);
+  EXPECT_EQ(m.events[NEOTIER_EVENT_DRY_RUN_HUGE], 1u);
+}
+
+TEST(PromoteHuge, WithNoneLeftAfterTheLookNothingIsTaken) {
+  Machine m;
+  m.wait_huge(1);
+  EXPECT_EQ(m.step_huge(kNow + NEOTIER_EXPIRE_NS + 1), NEOTIER_SLEEP);
+  EXPECT_EQ(m.skipped[NEOTIER_SKIP_EXPIRED], 1u);
+  EXPECT_EQ(m.quota, 1000u);
 }
 
 }  // namespace

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Huge folios that are worth moving whole: hot pages are gathered by folio until together they repay the move of all 512.
+ *
+ * A page is hot when its requests in an epoch, the device's threshold or more, repay the move of one page. So a folio is when
+ * those of its hot pages together repay NEOTIER_HUGE_COST such moves: 205 pages at the threshold, fewer that are hotter. What
+ * is asked of every page still is: it was confirmed before it comes here. Pages count as hot at the same time when a second
+ * lies between them at most, since the driver reads only some of the reports of an epoch.
+ *
+ * Invariant: a page is counted at most once for the same folio within that time, so that one hot page can never move 512.
+ *
+ * Why 205: on the emulated machine 4.3 million instructions move a whole folio and 21,000 one page (docs/decisions/0040).
+ *
+ * Freestanding C, the same object in neotier.ko and the unit test. Thread safety: one caller at a time.
+ */
+#ifndef NEOTIER_HUGE_H
+#define NEOTIER_HUGE_H
+
+#include "neotier_policy.h"
+#include "promotion/hotlist.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A huge folio: 2 MiB of 4 KiB pages. */
+#define NEOTIER_HUGE_ORDER 9U
+#define NEOTIER_HUGE_PAGES (1U << NEOTIER_HUGE_ORDER)
+/* Moves of one page that the move of a huge folio costs. */
+#define NEOTIER_HUGE_COST 205U
+
+/* Folios of which hot pages are remembered: 8 GiB of them, 320 KiB. In sets of 4; the one begun first gives way. */
+#define NEOTIER_GATHERED_WAYS 4U
+#define NEOTIER_GATHERED_SETS_LOG2 10
+#define NEOTIER_GATHERED_ENTRIES (NEOTIER_GATHERED_WAYS << NEOTIER_GATHERED_SETS_LOG2)
+/* Folios that wait for their turn. */
+#define NEOTIER_HUGE_MAX 64U
+/* Between two tries while there is no room: asking for 2 MiB in one piece wakes kswapd. */
+#define NEOTIER_HUGE_RETRY_NS 10000000ULL
+
+/* Folios are named by their first page. */
+struct neotier_huge_ops {
+	/* Whether the folio may move now, with its owner's rules when @owners. NR_NEOTIER_SKIP: it may; else why not. */
+	enum neotier_skip (*look)(void *owner, u32 page, bool owners);
+	/* A folio that did not move or has to wait. */
+	void (*skip)(void *owner, u32 page, enum neotier_skip reason);
+	/* Pages moved: all of the folio or none; < 0: there was no memory for it, and nothing was done. */
+	int (*migrate)(void *owner, const struct neotier_hot *hot);
+	/* Wakes kswapd for room in one piece; false when that is not worth it. */
+	bool (*room_make)(void *owner);
+};
+
+struct neotier_gathered {
+	u64 since_ns;	/* when its first page was counted */
+	u64 requests;	/* in an epoch, of its pages so far together */
+	u32 folio1;	/* index in the region, in folios, + 1; 0: free */
+	u64 pages[NEOTIER_HUGE_PAGES / 64];	/* bit for each that was counted */
+};
+
+struct neotier_huge {
+	struct neotier_gathered *gathered;	/* NEOTIER_GATHERED_ENTRIES, zeroed at first */
+	struct neotier_hot waiting[NEOTIER_HUGE_MAX];
+	u32 nr;		/* of those that wait */
+	u64 retry_ns;	/* there was no room: not before */
+	const struct neotier_huge_ops *ops;
+	void *owner;	/* as the ops get it */
+};
+
+/**
+ * neotier_huge_report() - one more hot page of a huge folio
+ * @huge: gathered, ops and owner are set
+ * @page: index in the region, whose folios begin at multiples of NEOTIER_HUGE_PAGES
+ * @count: its requests in an epoch
+ * @now_ns: when it was reported; rises
+ * @threshold: requests in an epoch that repay the move of one page, > 0
+ *
+ * Once its folio repays its move, and may move, it waits, with the requests of its pages over NEOTIER_HUGE_COST as its count.
+ */
+void neotier_huge_report(struct neotier_huge *huge, u32 page, u32 count, u64 now_ns, u32 threshold);
+
+/**
+ * neotier_huge_take() - the hottest folio that waits and may still move; others are counted and dropped
+ * @huge: folios
+ * @hot: filled; its page is the folio's first
+ * @now_ns: now
+ *
+ * Return: false when there is none.
+ */
+bool neotier_huge_take(struct neotier_huge *huge, struct neotier_hot *hot, u64 now_ns);
+
+/* Back, for another turn. Nothing came in between. */
+void neotier_huge_untake(struct neotier_huge *huge, const struct neotier_hot *hot);
+
+/* Count the folios that have to wait, each once. */
+void neotier_huge_wait(struct neotier_huge *huge, enum neotier_skip reason);
+
+/* Forget those that wait. What is gathered is not counted any more after a second. */
+static inline void neotier_huge_clear(struct neotier_huge *huge)
+{
+	huge->nr = 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
