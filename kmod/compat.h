@@ -6,6 +6,7 @@
 #ifndef NEOTIER_COMPAT_H
 #define NEOTIER_COMPAT_H
 
+#include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/memcontrol.h>
 #include <linux/migrate.h>
@@ -113,6 +114,53 @@ static inline struct page *neotier_migrate_unmap(unsigned long *src, unsigned lo
 	if (migrate_device_range(src, pfn, 1) || !(src[0] & MIGRATE_PFN_MIGRATE))
 		return NULL;
 	return migrate_pfn_to_page(src[0]);
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#define NEOTIER_GUP(call, mm, address, flags, page) call(mm, address, 1, flags, page, NULL)
+#else
+#define NEOTIER_GUP(call, mm, address, flags, page) call(mm, address, 1, flags, page, NULL, NULL)
+#endif
+
+/* The page mapped at an address, without a fault; NULL: none. For put_page(). Under the mmap_lock. */
+static inline struct page *neotier_page_at(struct mm_struct *mm, unsigned long address)
+{
+	struct page *page;
+
+	return NEOTIER_GUP(get_user_pages_remote, mm, address, FOLL_GET | FOLL_NOFAULT, &page) == 1 ? page : NULL;
+}
+
+/*
+ * The page mapped at an address, out of memory that has to stay movable: its folio is moved as a whole first when it lies
+ * there. Without a fault; NULL: shared, or could not be moved. For unpin_user_page(). Under the mmap_lock, may sleep.
+ */
+static inline struct page *neotier_pin_at(struct mm_struct *mm, unsigned long address)
+{
+	struct page *page;
+
+	return NEOTIER_GUP(pin_user_pages_remote, mm, address, FOLL_LONGTERM | FOLL_NOFAULT, &page) == 1 ? page : NULL;
+}
+
+/**
+ * neotier_claim() - have the kernel empty a range, for free_contig_range()
+ * @pfn: the first page, a multiple of @nr
+ * @nr: pages, all of one zone
+ *
+ * What is in it moves to memory that the caller's mems_allowed has. Return: 0 or an errno. Context: may sleep.
+ */
+static inline int neotier_claim(unsigned long pfn, unsigned long nr)
+{
+#ifdef NEOTIER_HAVE_ACR_FLAGS
+	return alloc_contig_range(pfn, pfn + nr, ACR_FLAGS_NONE, GFP_KERNEL | __GFP_NOWARN);
+#else
+	return alloc_contig_range(pfn, pfn + nr, MIGRATE_MOVABLE, GFP_KERNEL | __GFP_NOWARN);
+#endif
+}
+
+/* Any page of it has an uncorrectable memory error. */
+static inline bool neotier_folio_poisoned(struct folio *folio)
+{
+	return PageHWPoison(&folio->page) || (folio_test_large(folio) && folio_test_has_hwpoisoned(folio));
 }
 
 static inline bool neotier_folio_is_ksm(struct folio *folio)

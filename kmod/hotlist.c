@@ -30,12 +30,10 @@ struct folio *neotier_folio_get(unsigned long pfn)
 	return folio;
 }
 
-enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold)
+enum neotier_skip neotier_folio_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold)
 {
 	if (folio_nid(folio) != dev->nid)
 		return NEOTIER_SKIP_RANGE;
-	if (folio_test_large(folio))
-		return NEOTIER_SKIP_LARGE;
 	if (hold != NEOTIER_LOCKED && !folio_test_lru(folio))
 		return NEOTIER_SKIP_NOT_LRU;
 	if (!folio_test_anon(folio))
@@ -48,8 +46,26 @@ enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct fo
 		return NEOTIER_SKIP_WRITEBACK;
 	if (neotier_folio_is_ksm(folio))
 		return NEOTIER_SKIP_SHARED;
-	if (PageHWPoison(&folio->page))
+	if (neotier_folio_poisoned(folio))
 		return NEOTIER_SKIP_BUSY;
+	if (!neotier_rules_range(folio_pfn(folio)))
+		return NEOTIER_SKIP_EXCLUDED_RANGE;
+	if (!neotier_rules_nodes(dev->nid, dev->target_nid))
+		return NEOTIER_SKIP_NODE;
+	if (!neotier_rules_cgroup(folio))
+		return NEOTIER_SKIP_EXCLUDED;
+	return NR_NEOTIER_SKIP;
+}
+
+enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold)
+{
+	enum neotier_skip reason;
+
+	if (folio_nid(folio) == dev->nid && folio_test_large(folio))
+		return NEOTIER_SKIP_LARGE;
+	reason = neotier_folio_check(dev, folio, hold);
+	if (reason != NR_NEOTIER_SKIP)
+		return reason;
 	if (hold != NEOTIER_LOCKED) {
 		int mapcount = neotier_folio_mapcount(folio);
 
@@ -61,12 +77,6 @@ enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct fo
 		if (mapcount < 1 || folio_ref_count(folio) > mapcount + 1 || folio_test_locked(folio))
 			return NEOTIER_SKIP_BUSY;
 	}
-	if (!neotier_rules_range(folio_pfn(folio)))
-		return NEOTIER_SKIP_EXCLUDED_RANGE;
-	if (!neotier_rules_nodes(dev->nid, dev->target_nid))
-		return NEOTIER_SKIP_NODE;
-	if (!neotier_rules_cgroup(folio))
-		return NEOTIER_SKIP_EXCLUDED;
 	return NR_NEOTIER_SKIP;
 }
 
@@ -143,6 +153,17 @@ void neotier_hotlist_free(struct neotier_device *dev)
 	dev->ping_pong.entries = NULL;
 }
 
+/* True of this moment. What is gathered is looked at again as a whole. */
+static bool neotier_is_huge(unsigned long pfn)
+{
+	struct folio *folio = neotier_folio_get(pfn);
+	bool huge = folio && folio_order(folio) == NEOTIER_HUGE_ORDER;
+
+	if (folio)
+		folio_put(folio);
+	return huge;
+}
+
 void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 now_ns)
 {
 	u64 epoch_ns = READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC;
@@ -160,9 +181,13 @@ void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 no
 		neotier_stat_add(dev, NEOTIER_STAT_AMBIGUOUS, 1);
 	for (i = 0; i < run.pages; i++) {
 		u32 page = run.first + i * run.stride;
+		enum neotier_skip reason;
 
 		trace_neotier_report(dev->base_pfn + page, count);
-		neotier_hotlist_report(&dev->hotlist, page, count, now_ns, epoch_ns, confirm_epochs);
+		reason = neotier_hotlist_report(&dev->hotlist, page, count, now_ns, epoch_ns, confirm_epochs);
+		if (reason == NEOTIER_SKIP_LARGE && dev->huge.gathered && READ_ONCE(neotier_knobs.promote_huge) &&
+		    neotier_is_huge(dev->base_pfn + page))
+			neotier_huge_report(&dev->huge, page, count, now_ns, READ_ONCE(dev->conf.threshold));
 	}
 }
 
@@ -176,6 +201,12 @@ static u64 neotier_identity_of(struct page *page)
 void neotier_returns_note(struct neotier_device *dev, struct page *page)
 {
 	neotier_ping_pong_note(&dev->ping_pong, neotier_identity_of(page), ktime_get_ns());
+}
+
+void neotier_huge_returns_count(struct neotier_device *dev, struct page *page)
+{
+	if (neotier_ping_pong_check(&dev->ping_pong, neotier_identity_of(page)))
+		neotier_stat_add(dev, NEOTIER_STAT_PING_PONG_HUGE, 1);
 }
 
 void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr)

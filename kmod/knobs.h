@@ -11,6 +11,13 @@ struct neotier_policy;
 
 #define NEOTIER_BATCH_MAX 512U
 
+/* What is done with huge folios that are worth their move. */
+enum neotier_promote_huge {
+	NEOTIER_HUGE_LEAVE,
+	NEOTIER_HUGE_PIN,	/* those in ZONE_MOVABLE: by a long-term pin, released at once */
+	NEOTIER_HUGE_CLAIM,	/* others too: their memory is claimed from under them */
+};
+
 /**
  * struct neotier_knobs - module-wide settings, each a file in /sys/kernel/neotier
  *
@@ -25,6 +32,7 @@ struct neotier_knobs {
 	u32 headroom_pages;
 	u32 reserve_pages;
 	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
+	u32 promote_huge;	/* enum neotier_promote_huge */
 	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
 	u32 saved_ns, payback_ms;

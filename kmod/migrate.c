@@ -4,17 +4,23 @@
  * it is mapped, migrate_device_pages() hands its identity to the new page, migrate_device_finalize() maps that (or the old
  * page again) and frees whichever is left over. The only file that calls the kernel's migration.
  *
+ * Huge folios go another way, since none of those functions moves one whole on every kernel: a long-term pin has the kernel
+ * itself move what lies in ZONE_MOVABLE, and is released at once (docs/decisions/0041-huge-folios.md).
+ *
  * Invariant: while a page is unmapped whoever touches it sleeps, so at most one page is, and nothing is waited for between
  * its unmapping and its finalize: the new page is there before. migrate_device_range() may wait for all CPUs
  * (lru_add_drain_all), but only before it unmaps, and then no other page is out. Gathering pages in a batch would save
  * nothing: it flushes the TLB page by page (docs/decisions/0017-tlb-shootdowns.md).
  *
- * Not here: large folios, page cache, KSM (see neotier_page_check()).
+ * Not here: large folios of other sizes, page cache, KSM (see neotier_page_check()).
  */
+#include <linux/cpuset.h>
 #include <linux/ktime.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/preempt.h>
+#include <linux/swap.h>
 #include <linux/vmstat.h>
 #include "compat.h"
 #include "neotier.h"
@@ -159,5 +165,159 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 	neotier_stat_add(dev, NEOTIER_STAT_BATCHES, 1);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_NS, spent);
 	trace_neotier_promote(got, moved, spent);
+	return moved;
+}
+
+/*
+ * One at a time, whatever the number of devices, so that the piece which was seen free just before is still there when the
+ * kernel allocates. Without it the kernel splits the folio. Invariant: it has memory for the parts then, and kills nobody.
+ */
+static DEFINE_MUTEX(neotier_huge_lock);
+
+/* Which owner maps the folio, where it was looked for; false: none any more. */
+static bool neotier_huge_find(const struct neotier_owner *owner, unsigned long pfn, unsigned int *which)
+{
+	for (*which = 0; *which < owner->nr; ++*which) {
+		struct page *page = neotier_page_at(owner->mms[*which], owner->addresses[*which]);
+
+		if (!page)
+			continue;
+		put_page(page);
+		if (page_to_pfn(page) == pfn + owner->pages[*which])
+			return true;
+	}
+	return false;
+}
+
+/* Return: NR_NEOTIER_SKIP: what is mapped there now is to be looked at; else why it stayed. */
+static enum neotier_skip neotier_huge_pin(const struct neotier_owner *owner, unsigned int which)
+{
+	struct page *page = neotier_pin_at(owner->mms[which], owner->addresses[which]);
+
+	if (!page)
+		return NEOTIER_SKIP_SHARED;
+	unpin_user_page(page);
+	return NR_NEOTIER_SKIP;
+}
+
+/*
+ * The kernel looks for new memory on the folio's own node first. mems_allowed keeps it from that, if any cpuset exists: else
+ * nothing looks at it, and the folio stays on its node, for nothing.
+ */
+static enum neotier_skip neotier_huge_claim(struct neotier_device *dev, unsigned long pfn)
+{
+	nodemask_t before = cpuset_current_mems_allowed;
+	int err;
+
+	set_mems_allowed(nodemask_of_node(dev->target_nid));
+	err = neotier_claim(pfn, NEOTIER_HUGE_PAGES);
+	set_mems_allowed(before);
+	if (err)
+		return NEOTIER_SKIP_BUSY;
+	free_contig_range(pfn, NEOTIER_HUGE_PAGES);
+	return NR_NEOTIER_SKIP;
+}
+
+/* What became of it. The first page's identity is noted while its owner is held. */
+static enum neotier_skip neotier_huge_result(struct neotier_device *dev, const struct neotier_owner *owner, unsigned int which,
+					     bool claimed)
+{
+	struct page *page = neotier_page_at(owner->mms[which], owner->addresses[which]);
+	enum neotier_skip reason = NEOTIER_SKIP_BUSY;
+	struct folio *folio;
+
+	if (!page)
+		return reason;
+	folio = page_folio(page);
+	if (folio_order(folio) != NEOTIER_HUGE_ORDER) {
+		neotier_stat_add(dev, NEOTIER_STAT_SPLIT_HUGE, 1);
+	} else if (folio_nid(folio) == dev->target_nid) {
+		/* The device's report is the sign of use that one which was demoted comes without. */
+		folio_mark_accessed(folio);
+		neotier_returns_note(dev, &folio->page);
+		reason = NR_NEOTIER_SKIP;
+	} else if (claimed && folio_nid(folio) == dev->nid) {
+		dev->claim_stopped = true;
+		dev_warn(&dev->pdev->dev, "promote_huge=2 moves no folio off node %d: this kernel obeys it only once a cpuset exists; make one, then write promote_huge again\n",
+			 dev->nid);
+		reason = NEOTIER_SKIP_ZONE;
+	}
+	put_page(page);
+	return reason;
+}
+
+/* The owner is held. Return: NR_NEOTIER_SKIP when it has moved, else why not. */
+static enum neotier_skip neotier_huge_held(struct neotier_device *dev, unsigned long pfn, const struct neotier_owner *owner)
+{
+	bool claim = READ_ONCE(neotier_knobs.promote_huge) == NEOTIER_HUGE_CLAIM && !dev->claim_stopped, claimed = false;
+	enum neotier_skip reason = NEOTIER_SKIP_ZONE;
+	unsigned int which;
+
+	if (!neotier_huge_find(owner, pfn, &which))
+		return NEOTIER_SKIP_BUSY;
+	if (is_zone_movable_page(pfn_to_page(pfn)))
+		reason = neotier_huge_pin(owner, which);
+	if (reason != NR_NEOTIER_SKIP && claim) {
+		claimed = true;
+		reason = neotier_huge_claim(dev, pfn);
+	}
+	return reason == NR_NEOTIER_SKIP ? neotier_huge_result(dev, owner, which, claimed) : reason;
+}
+
+/* Return: NR_NEOTIER_SKIP when it has moved, NEOTIER_SKIP_NO_ROOM when nothing was done for want of room, else why not. */
+static enum neotier_skip neotier_huge_move(struct neotier_device *dev, unsigned long pfn)
+{
+	struct folio *folio = neotier_folio_get(pfn);
+	struct neotier_owner owner;
+	enum neotier_skip reason;
+
+	if (!folio)
+		return NEOTIER_SKIP_NOT_LRU;
+	reason = folio_pfn(folio) == pfn ? neotier_huge_check(dev, folio) : NEOTIER_SKIP_LARGE;
+	if (reason == NR_NEOTIER_SKIP)
+		reason = neotier_owner_hold(dev, folio, &owner);
+	/* A reference would keep it from moving. */
+	folio_put(folio);
+	if (reason != NR_NEOTIER_SKIP)
+		return reason;
+	/* The piece is on this CPU's list now, where no other CPU finds it. */
+	migrate_disable();
+	reason = neotier_room_huge(dev) ? neotier_huge_held(dev, pfn, &owner) : NEOTIER_SKIP_NO_ROOM;
+	migrate_enable();
+	neotier_owner_release(&owner);
+	return reason;
+}
+
+int neotier_migrate_huge(struct neotier_device *dev, const struct neotier_hot *hot)
+{
+	struct neotier_time start = neotier_clock_now(dev), end;
+	unsigned long pfn = neotier_hot_pfn(dev, hot);
+	enum neotier_skip reason;
+	unsigned int moved;
+	u64 spent;
+
+	lockdep_assert_held(&dev->lock);
+	mutex_lock(&neotier_huge_lock);
+	reason = neotier_huge_move(dev, pfn);
+	mutex_unlock(&neotier_huge_lock);
+	if (reason == NEOTIER_SKIP_NO_ROOM)
+		return -ENOMEM;
+	moved = reason == NR_NEOTIER_SKIP ? NEOTIER_HUGE_PAGES : 0;
+	if (!moved)
+		neotier_skip(dev, pfn, reason);
+#ifdef CONFIG_NUMA_BALANCING
+	/* The rest of what it counts of moves the kernel has counted: it made this one. */
+	mod_node_page_state(NODE_DATA(dev->target_nid), PGPROMOTE_SUCCESS, moved);
+#endif
+	end = neotier_clock_now(dev);
+	spent = neotier_clock_span(&dev->clock, &start, &end);
+	neotier_stat_add(dev, NEOTIER_STAT_TRIED, NEOTIER_HUGE_PAGES);
+	neotier_stat_add(dev, NEOTIER_STAT_PROMOTED, moved);
+	neotier_stat_add(dev, NEOTIER_STAT_PROMOTED_HUGE, !!moved);
+	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_FAILED, NEOTIER_HUGE_PAGES - moved);
+	neotier_stat_add(dev, NEOTIER_STAT_BATCHES, 1);
+	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_NS, spent);
+	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_HUGE_NS, spent);
+	trace_neotier_promote(NEOTIER_HUGE_PAGES, moved, spent);
 	return moved;
 }

@@ -2,7 +2,7 @@
 /*
  * Internal interfaces of neotier.ko. Data flow, one file for each role:
  *
- *	source (source_chmu) -> hotlist -> policy, quota, room -> migrate      promote: the thread that carries it
+ *	source (source_chmu) -> hotlist, huge -> policy, quota, room -> migrate      promote: the thread that carries it
  *	clock: what its steps took
  *	rules, owner: who has a say in what moves
  *	probe: finds devices      region, memory: which memory each watches      irq: its interrupts, which wake the thread
@@ -33,6 +33,7 @@
 #include "promotion/clock.h"
 #include "promotion/drain.h"
 #include "promotion/hotlist.h"
+#include "promotion/huge.h"
 #include "promotion/ping_pong.h"
 #include "promotion/promote.h"
 #include "promotion/quota.h"
@@ -92,6 +93,8 @@ struct neotier_device {
 	struct neotier_clock clock;
 	struct neotier_hotlist hotlist;
 	struct neotier_waiting_place *places; /* of the hotlist */
+	struct neotier_huge huge;	/* gathered NULL: folios are not aligned in the region */
+	bool claim_stopped;		/* claiming does not bring folios to the target node */
 	struct neotier_ping_pong ping_pong;
 	struct neotier_room room;
 	struct list_head reserve;	/* room.reserved free pages of the target node, kept for promotion */
@@ -255,15 +258,40 @@ struct folio *neotier_folio_get(unsigned long pfn);
  */
 enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold);
 
+/* The part of that check which holds for folios of any size. */
+enum neotier_skip neotier_folio_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold);
+
 /**
- * neotier_returns_note() - remember a page that is promoted
+ * neotier_returns_note() - remember a page that is promoted, or the first one of a huge folio
  * @dev: device
- * @page: the page, locked
+ * @page: the page, locked or in its owner's hands
  */
 void neotier_returns_note(struct neotier_device *dev, struct page *page);
 
+/* Counts a huge folio worth its move if it has been promoted before. */
+void neotier_huge_returns_count(struct neotier_device *dev, struct page *page);
+
 /* Counts those of a batch that have been promoted before: they have been demoted since. */
 void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
+
+/* huge.c: huge folios whose hot pages together are worth its move; promotion/huge.h gathers them. */
+
+int neotier_huge_alloc(struct neotier_device *dev);
+void neotier_huge_free(struct neotier_device *dev);
+
+/**
+ * neotier_huge_check() - whether a huge folio may be promoted whole, but for its owner's rules
+ * @dev: device
+ * @folio: of the device; the caller holds a reference
+ *
+ * Return: NR_NEOTIER_SKIP when it may, else why not.
+ */
+enum neotier_skip neotier_huge_check(const struct neotier_device *dev, struct folio *folio);
+
+static inline bool neotier_nothing_waits(const struct neotier_device *dev)
+{
+	return neotier_hotlist_empty(dev) && !dev->huge.nr;
+}
 
 /* owner.c: whose memory a page is. */
 
@@ -271,13 +299,15 @@ void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot 
 #define NEOTIER_OWNERS_MAX 8U
 struct neotier_owner {
 	struct mm_struct *mms[NEOTIER_OWNERS_MAX];	/* each with its mmap_lock held, read */
+	/* Where each may map the folio: the page with this number in it, at this address. */
+	unsigned long pages[NEOTIER_OWNERS_MAX], addresses[NEOTIER_OWNERS_MAX];
 	unsigned int nr;
 };
 
 /**
  * neotier_owner_hold() - look whether all that may map a page allow that it moves, and keep them from changing that
  * @dev: device
- * @folio: small, anonymous; the caller holds a reference
+ * @folio: anonymous; the caller holds a reference
  * @owner: filled; to be released when NR_NEOTIER_SKIP is returned
  *
  * Waits for no lock. Return: NR_NEOTIER_SKIP when they do, else why not.
@@ -368,6 +398,17 @@ bool neotier_room_make(struct neotier_device *dev);
 struct page *neotier_room_take(struct neotier_device *dev);
 
 /**
+ * neotier_room_huge() - whether the target node has 2 MiB free in one piece, and leaves others theirs
+ * @dev: device
+ *
+ * A look, no reservation. What the piece held until then is on this CPU's own list, the first that it allocates from.
+ */
+bool neotier_room_huge(const struct neotier_device *dev);
+
+/* Wake the target node's kswapd, which makes room in one piece. */
+void neotier_room_make_huge(const struct neotier_device *dev);
+
+/**
  * neotier_reserve_keep() - once a step: watch programs grow; fill the reserve with what kswapd made free, or give it back
  * @dev: device
  * @now_ns: now
@@ -392,6 +433,15 @@ struct neotier_time neotier_clock_now(struct neotier_device *dev);
  * Return: pages moved, or -ENOMEM when not one destination page was to be had.
  */
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr);
+
+/**
+ * neotier_migrate_huge() - promote a huge folio as it is: it stays huge
+ * @dev: device
+ * @hot: its first page
+ *
+ * Return: pages moved, all or none; -ENOMEM when the target node has no room for it in one piece, and nothing was done.
+ */
+int neotier_migrate_huge(struct neotier_device *dev, const struct neotier_hot *hot);
 
 /* promote.c: the thread. */
 

@@ -132,7 +132,7 @@ void neotier_owner_release(struct neotier_owner *owner)
 	}
 }
 
-static bool neotier_owner_add(struct neotier_owner *owner, struct mm_struct *mm)
+static bool neotier_owner_add(struct neotier_owner *owner, struct mm_struct *mm, unsigned long page, unsigned long address)
 {
 	unsigned int i;
 
@@ -143,21 +143,28 @@ static bool neotier_owner_add(struct neotier_owner *owner, struct mm_struct *mm)
 	if (owner->nr == NEOTIER_OWNERS_MAX || !mmap_read_trylock(mm))
 		return false;
 	mmgrab(mm);
+	owner->pages[owner->nr] = page;
+	owner->addresses[owner->nr] = address;
 	owner->mms[owner->nr++] = mm;
 	return true;
 }
 
 /* With the anon_vma's lock held each VMA in its tree stays, and so does its mm. */
-static enum neotier_skip neotier_owner_walk(const struct neotier_device *dev, struct anon_vma *anon_vma, unsigned long index,
+static enum neotier_skip neotier_owner_walk(const struct neotier_device *dev, struct anon_vma *anon_vma, struct folio *folio,
 					    struct neotier_owner *owner)
 {
+	unsigned long first = folio->index, last = first + folio_nr_pages(folio) - 1;
 	enum neotier_skip reason = NEOTIER_SKIP_OWNER;
 	struct anon_vma_chain *avc;
 
-	for (avc = neotier_avc_iter_first(&anon_vma->rb_root, index, index); avc; avc = neotier_avc_iter_next(avc, index, index)) {
-		if (!neotier_owner_add(owner, avc->vma->vm_mm))
+	for (avc = neotier_avc_iter_first(&anon_vma->rb_root, first, last); avc; avc = neotier_avc_iter_next(avc, first, last)) {
+		struct vm_area_struct *vma = avc->vma;
+		unsigned long begin = neotier_vma_anon_pgoff(vma), index = max(first, begin);
+		unsigned long address = vma->vm_start + ((index - begin) << PAGE_SHIFT);
+
+		if (!neotier_owner_add(owner, vma->vm_mm, index - first, address))
 			return NEOTIER_SKIP_OWNER;
-		reason = neotier_vma_check(dev, avc->vma, avc->vma->vm_start + ((index - neotier_vma_anon_pgoff(avc->vma)) << PAGE_SHIFT));
+		reason = neotier_vma_check(dev, vma, address);
 		if (reason != NR_NEOTIER_SKIP)
 			return reason;
 	}
@@ -183,7 +190,7 @@ enum neotier_skip neotier_owner_hold(const struct neotier_device *dev, struct fo
 		goto unlock_rcu;
 	}
 	rcu_read_unlock();
-	reason = neotier_owner_walk(dev, anon_vma, folio->index, owner);
+	reason = neotier_owner_walk(dev, anon_vma, folio, owner);
 	up_read(&root->rwsem);
 	if (reason != NR_NEOTIER_SKIP)
 		neotier_owner_release(owner);

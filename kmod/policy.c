@@ -73,6 +73,7 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	dev->policy->init(dev->policy_state, &params);
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
 	dev->promotion.left = NEOTIER_NO_LIMIT;
+	dev->claim_stopped = false;
 	dev->decided_ns = now_ns;
 	neotier_policy_pause(dev);
 	dev->decided = neotier_clock_now(dev);
@@ -86,7 +87,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		NEOTIER_SKIP_UNEVICTABLE, NEOTIER_SKIP_SHARED, NEOTIER_SKIP_EXCLUDED, NEOTIER_SKIP_BUSY,
 		NEOTIER_SKIP_NO_MEMORY, NEOTIER_SKIP_NO_ROOM, NEOTIER_SKIP_OVERFLOW,
 		NEOTIER_SKIP_MEMPOLICY, NEOTIER_SKIP_CPUSET, NEOTIER_SKIP_PINNED, NEOTIER_SKIP_OWNER, NEOTIER_SKIP_PROCESS,
-		NEOTIER_SKIP_NODE, NEOTIER_SKIP_EXCLUDED_RANGE,
+		NEOTIER_SKIP_NODE, NEOTIER_SKIP_EXCLUDED_RANGE, NEOTIER_SKIP_ZONE,
 	};
 	const struct neotier_policy *policy = READ_ONCE(neotier_knobs.policy);
 	int generation = atomic_read(&dev->policy_generation);
@@ -144,12 +145,13 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 
 #define NEOTIER_SINCE(stat) (dev->stats[stat] - dev->decided_stats[stat])
 	snapshot.reported = NEOTIER_SINCE(NEOTIER_STAT_DRAINED);
-	snapshot.promoted = NEOTIER_SINCE(NEOTIER_STAT_PROMOTED);
+	snapshot.promoted = neotier_huge_as_moves(NEOTIER_SINCE(NEOTIER_STAT_PROMOTED), NEOTIER_SINCE(NEOTIER_STAT_PROMOTED_HUGE));
 	snapshot.promote_ns = NEOTIER_SINCE(NEOTIER_STAT_PROMOTE_NS);
 	for (i = 0; i < ARRAY_SIZE(failures); i++)
 		snapshot.promote_failed += NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + failures[i]);
 	snapshot.quota_skipped = NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + NEOTIER_SKIP_QUOTA);
-	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG);
+	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG) +
+			     NEOTIER_HUGE_COST * NEOTIER_SINCE(NEOTIER_STAT_PING_PONG_HUGE);
 #undef NEOTIER_SINCE
 	snapshot.quota_pages = neotier_quota_pages(interval);
 	snapshot.fast_free_pages = neotier_room(dev);

@@ -61,6 +61,7 @@ static void neotier_device_free(struct neotier_device *dev)
 	if (dev->id >= 0)
 		ida_free(&neotier_ids, dev->id);
 	neotier_hotlist_free(dev);
+	neotier_huge_free(dev);
 	dev->source->close(dev);
 	kvfree(dev->entries);
 	kfree(dev->batch);
@@ -103,7 +104,7 @@ static int neotier_setup(struct neotier_device *dev)
 	int err;
 
 	err = dev->source->open(dev) ? : neotier_find_memory(dev) ? : neotier_memory_init(dev) ? : neotier_device_alloc(dev) ? :
-	      neotier_hotlist_alloc(dev);
+	      neotier_hotlist_alloc(dev) ? : neotier_huge_alloc(dev);
 	if (err)
 		return err;
 	dev->source->default_conf(dev);

@@ -31,6 +31,12 @@ void neotier_source_stop(struct neotier_device *dev)
 		dev->source->apply(dev, false);
 }
 
+static void neotier_forget_waiting(struct neotier_device *dev)
+{
+	neotier_hotlist_clear(&dev->hotlist);
+	neotier_huge_clear(&dev->huge);
+}
+
 void neotier_promote_fail(struct neotier_device *dev, const char *why)
 {
 	lockdep_assert_held(&dev->lock);
@@ -38,7 +44,7 @@ void neotier_promote_fail(struct neotier_device *dev, const char *why)
 	neotier_stat_add(dev, NEOTIER_STAT_DEVICE_FAULTS, 1);
 	WRITE_ONCE(dev->state, NEOTIER_FAILED);
 	dev->source->apply(dev, false);
-	neotier_hotlist_clear(&dev->hotlist);
+	neotier_forget_waiting(dev);
 }
 
 static void neotier_drain(struct neotier_device *dev, u64 now)
@@ -95,12 +101,13 @@ static void neotier_ops_event(void *owner, enum neotier_promote_event event, u32
 {
 	static const enum neotier_stat stats[] = {
 		[NEOTIER_EVENT_DRY_RUN] = NEOTIER_STAT_DRY_RUN,
+		[NEOTIER_EVENT_DRY_RUN_HUGE] = NEOTIER_STAT_DRY_RUN,
 		[NEOTIER_EVENT_ROOM_HOLD] = NEOTIER_STAT_ROOM_HOLDS,
 		[NEOTIER_EVENT_ROOM_WAIT] = NEOTIER_STAT_ROOM_WAITS,
 	};
 	struct neotier_device *dev = owner;
 
-	neotier_stat_add(dev, stats[event], n);
+	neotier_stat_add(dev, stats[event], event == NEOTIER_EVENT_DRY_RUN_HUGE ? n * NEOTIER_HUGE_PAGES : n);
 	if (event == NEOTIER_EVENT_DRY_RUN)
 		neotier_returns_count(dev, dev->batch, n);
 }
@@ -116,8 +123,14 @@ static const struct neotier_promote_ops neotier_promote_ops = {
 
 static enum neotier_next neotier_promote(struct neotier_device *dev, u64 now)
 {
-	return neotier_promote_some(&dev->promotion, min(READ_ONCE(neotier_knobs.batch), NEOTIER_BATCH_MAX),
-				    READ_ONCE(neotier_knobs.dry_run), now);
+	enum neotier_next huge = NEOTIER_SLEEP, what = NEOTIER_SLEEP;
+	bool dry_run = READ_ONCE(neotier_knobs.dry_run);
+
+	if (dev->huge.nr)
+		huge = neotier_promote_huge(&dev->promotion, &dev->huge, dry_run, now);
+	if (!neotier_hotlist_empty(dev))
+		what = neotier_promote_some(&dev->promotion, min(READ_ONCE(neotier_knobs.batch), NEOTIER_BATCH_MAX), dry_run, now);
+	return huge == NEOTIER_AGAIN ? huge : what;
 }
 
 /* Before the drain: an entry that comes after it makes the device interrupt again. */
@@ -147,7 +160,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	dev->source->apply(dev, enabled && !dev->paused);
 	if (!enabled || dev->paused) {
 		WRITE_ONCE(dev->state, enabled ? NEOTIER_PAUSED : NEOTIER_OFF);
-		neotier_hotlist_clear(&dev->hotlist);
+		neotier_forget_waiting(dev);
 		neotier_reserve_drop(dev);
 		dev->decided_ns = now;
 		neotier_policy_pause(dev);
@@ -166,7 +179,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 		neotier_reserve_drop(dev);
 	else
 		neotier_reserve_keep(dev, now);
-	what = neotier_hotlist_empty(dev) ? NEOTIER_SLEEP : neotier_promote(dev, now);
+	what = neotier_promote(dev, now);
 	/* What kswapd makes free is there for the first who asks. */
 	return what == NEOTIER_SLEEP && dev->room.fill ? NEOTIER_WAIT_ROOM : what;
 }
@@ -179,7 +192,7 @@ static u32 neotier_sleep_us(const struct neotier_device *dev)
 {
 	u32 period_us = READ_ONCE(neotier_knobs.period_us);
 
-	if (READ_ONCE(dev->conf.irq) && (dev->drain.left || !neotier_hotlist_empty(dev)))
+	if (READ_ONCE(dev->conf.irq) && (dev->drain.left || !neotier_nothing_waits(dev)))
 		return min(period_us, READ_ONCE(dev->conf.epoch_us));
 	return period_us;
 }
@@ -256,7 +269,7 @@ void neotier_promote_park(struct neotier_device *dev, bool answers)
 	dev->parked = true;
 	if (dev->state != NEOTIER_FAILED)
 		WRITE_ONCE(dev->state, NEOTIER_PAUSED);
-	neotier_hotlist_clear(&dev->hotlist);
+	neotier_forget_waiting(dev);
 	neotier_reserve_drop(dev);
 	mutex_unlock(&dev->lock);
 }

@@ -22,6 +22,8 @@
  */
 #define NEOTIER_GFP ((GFP_HIGHUSER_MOVABLE & ~__GFP_RECLAIM) | __GFP_KSWAPD_RECLAIM | \
 		     __GFP_THISNODE | __GFP_NOMEMALLOC | __GFP_NOWARN)
+/* As a long-term pin allocates, which takes no memory that has to stay movable; and without reclaim. */
+#define NEOTIER_HUGE_GFP ((GFP_TRANSHUGE_LIGHT & ~__GFP_MOVABLE) | __GFP_THISNODE)
 #define NEOTIER_RESERVE_GFP (NEOTIER_GFP & ~(__GFP_MOVABLE | __GFP_KSWAPD_RECLAIM))
 
 /* In the reserves of all devices: not taken by programs. */
@@ -101,6 +103,27 @@ struct page *neotier_room_take(struct neotier_device *dev)
 	}
 	neotier_reserve_take(dev, page);
 	return page;
+}
+
+bool neotier_room_huge(const struct neotier_device *dev)
+{
+	struct page *page;
+
+	/* Twice: should the piece be gone by then, the kernel splits the folio, and finds room for its parts. */
+	if (neotier_node_levels(dev->target_nid).above_floor < 2 * NEOTIER_HUGE_PAGES)
+		return false;
+	page = alloc_pages_node(dev->target_nid, NEOTIER_HUGE_GFP, NEOTIER_HUGE_ORDER);
+	if (page)
+		__free_pages(page, NEOTIER_HUGE_ORDER);
+	return page;
+}
+
+void neotier_room_make_huge(const struct neotier_device *dev)
+{
+	struct page *page = alloc_pages_node(dev->target_nid, NEOTIER_HUGE_GFP | __GFP_KSWAPD_RECLAIM, NEOTIER_HUGE_ORDER);
+
+	if (page)
+		__free_pages(page, NEOTIER_HUGE_ORDER);
 }
 
 void neotier_reserve_keep(struct neotier_device *dev, u64 now_ns)

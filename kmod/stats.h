@@ -16,10 +16,14 @@
 	X(TRIED,           tried,           "pages handed to migration") \
 	X(PROMOTED,        promoted,        "pages moved to the target node") \
 	X(PROMOTE_FAILED,  promote_failed,  "pages tried and not moved: tried - promoted") \
+	X(PROMOTED_HUGE,   promoted_huge,   "huge folios moved whole; their pages are in promoted") \
+	X(PROMOTE_HUGE_NS, promote_huge_ns, "time that their moves took, nanoseconds, by the clock in use; part of promote_ns") \
+	X(SPLIT_HUGE,      split_huge,      "huge folios that the kernel split, for want of memory in one piece, while they were moved") \
 	X(DRY_RUN,         dry_run_pages,   "pages that would have been tried but for dry_run") \
 	X(BATCHES,         batches,         "batches handed to migration") \
 	X(PROMOTE_NS,      promote_ns,      "time spent in those batches, nanoseconds, by the clock in use: with what other tasks took") \
 	X(PING_PONG,       ping_pong,       "reports of pages that had been promoted and have been demoted since") \
+	X(PING_PONG_HUGE,  ping_pong_huge,  "huge folios worth their move that had been promoted whole and have been demoted since") \
 	X(WAKEUPS,         wakeups,         "times the thread looked at the device") \
 	X(ROOM_WAITS,      room_waits,      "times promotion stopped for want of free memory and woke kswapd") \
 	X(ROOM_HOLDS,      room_holds,      "times promotion stopped for want of free memory and kswapd was not worth waking") \

@@ -99,6 +99,7 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(headroom_pages, 0, INT_MAX, false),
 	NEOTIER_KNOB(reserve_pages, 0, 1 << 20, false),
 	NEOTIER_KNOB(batch, 1, NEOTIER_BATCH_MAX, false),
+	NEOTIER_KNOB(promote_huge, 0, 2, true),
 	NEOTIER_KNOB(confirm_epochs, 1, 8, false),
 	NEOTIER_KNOB(p_start_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(p_min_ppm, 1, 1000000, true),

@@ -9,7 +9,7 @@
  *
  * Invariant: a page is counted at most once for the same folio within that time, so that one hot page can never move 512.
  *
- * Why 205: on the emulated machine 4.3 million instructions move a whole folio and 21,000 one page (docs/decisions/0040).
+ * Why 205: on the emulated machine 4.3 million instructions move a whole folio and 21,000 one page (docs/decisions/0041).
  *
  * Freestanding C, the same object in neotier.ko and the unit test. Thread safety: one caller at a time.
  */
@@ -46,8 +46,8 @@ struct neotier_huge_ops {
 	void (*skip)(void *owner, u32 page, enum neotier_skip reason);
 	/* Pages moved: all of the folio or none; < 0: there was no memory for it, and nothing was done. */
 	int (*migrate)(void *owner, const struct neotier_hot *hot);
-	/* Wakes kswapd for room in one piece; false when that is not worth it. */
-	bool (*room_make)(void *owner);
+	/* Wakes kswapd for room in one piece. */
+	void (*room_make)(void *owner);
 };
 
 struct neotier_gathered {
@@ -65,6 +65,12 @@ struct neotier_huge {
 	const struct neotier_huge_ops *ops;
 	void *owner;	/* as the ops get it */
 };
+
+/* Pages promoted, those of huge folios among them, as so many moves of one page by what they cost. */
+static inline u64 neotier_huge_as_moves(u64 pages, u64 huge)
+{
+	return pages - huge * (NEOTIER_HUGE_PAGES - NEOTIER_HUGE_COST);
+}
 
 /**
  * neotier_huge_report() - one more hot page of a huge folio

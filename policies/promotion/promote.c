@@ -69,7 +69,8 @@ static void neotier_promote_huge_no_room(struct neotier_promotion *p, struct neo
 	neotier_huge_untake(huge, hot);
 	neotier_huge_wait(huge, NEOTIER_SKIP_NO_ROOM);
 	huge->retry_ns = now_ns + NEOTIER_HUGE_RETRY_NS;
-	p->ops->event(p->owner, huge->ops->room_make(huge->owner) ? NEOTIER_EVENT_ROOM_WAIT : NEOTIER_EVENT_ROOM_HOLD, 1);
+	huge->ops->room_make(huge->owner);
+	p->ops->event(p->owner, NEOTIER_EVENT_ROOM_WAIT, 1);
 }
 
 /* As if there were room in a dry run, so that none is made. */

@@ -11,7 +11,7 @@
 	X(OFFLINE,     offline,     "memory section offline or without struct page") \
 	X(NOT_LRU,     not_lru,     "free, kernel memory, or waiting in a per-CPU list: not on an LRU list") \
 	X(FILE,        file,        "page cache or shared memory: route 1 moves anonymous pages only") \
-	X(LARGE,       large,       "part of a large folio (THP, hugetlb): not moved by this module") \
+	X(LARGE,       large,       "part of a large folio (THP, hugetlb): not moved as a single page") \
 	X(SWAPCACHE,   swapcache,   "in the swap cache") \
 	X(WRITEBACK,   writeback,   "under writeback") \
 	X(UNEVICTABLE, unevictable, "unevictable or mlocked: its owner chose where it stays") \
@@ -32,7 +32,8 @@
 	X(OWNER,       owner,       "who owns it, or what its owner wants, could not be seen at once") \
 	X(PROCESS,     process,     "its process is listed in exclude_pids, or is not in include_pids") \
 	X(NODE,        node,        "its node or the target node is listed in exclude_nodes") \
-	X(EXCLUDED_RANGE, excluded_range, "its address is in exclude_ranges, or is not in include_ranges")
+	X(EXCLUDED_RANGE, excluded_range, "its address is in exclude_ranges, or is not in include_ranges") \
+	X(ZONE,        zone,        "a huge folio outside ZONE_MOVABLE: moved whole with promote_huge 2 alone")
 
 #define NEOTIER_SKIP_ENUM(NAME, name, text) NEOTIER_SKIP_##NAME,
 enum neotier_skip {

@@ -4,11 +4,11 @@
  *
  *	kmod_content mb=<size>|pages=<number> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
- *		     [threads=<number>] [policy=<bind|both|prefer|interleave|task|thread>]
+ *		     [threads=<number>] [hot=<pages>] [policy=<bind|both|prefer|interleave|task|thread>]
  *		     [mlock] [shared] [huge] [pin] [back] [enable]
  *
- * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.. tlb=.." (tlb: shootdown interrupts of the machine
- * while the pages were in use) and returns 0 when every word was as written and
+ * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.. tlb=.. huge=.." (tlb: shootdown interrupts of the
+ * machine while the pages were in use; huge: pages that are mapped as parts of huge ones in the end) and returns 0 when every word was as written and
  * `want` was met. Tells kmod_device (KMOD_FEED_PATH, when it is there) which pages are hot. sleep: touch nothing between
  * the fill and the last check. mlock, shared (with a forked child), huge (2 MiB pages), pin (registered with io_uring):
  * pages that have to stay. threads: so many threads share the pages between them. policy: once the pages are filled, what
@@ -16,7 +16,7 @@
  * thread for a second thread of it, all naming the slow node; both binds to node 0 and the slow node.
  * enable: writes 1 to /sys/kernel/neotier/enabled when the memory is ready.
  * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on until so
- * many have moved again.
+ * many have moved again. hot: of each 2 MiB only so many pages are told.
  * SIGTERM: as if the time were over, once the memory is ready.
  */
 #include <fcntl.h>
@@ -137,8 +137,8 @@ static void move_back(uint64_t *memory, uint64_t pages, int node)
 	}
 }
 
-/* Tells the device's stand-in which of our pages are on the slow node now. */
-static void tell(struct kmod_feed *feed, const uint64_t *memory, uint64_t pages, uint64_t base_pfn)
+/* Tells the device's stand-in which of our pages are on the slow node now; of each 2 MiB the first `hot`. */
+static void tell(struct kmod_feed *feed, const uint64_t *memory, uint64_t pages, uint64_t hot, uint64_t base_pfn)
 {
 	static uint64_t entry[KMOD_FEED_MAX];
 	int fd = open("/proc/self/pagemap", O_RDONLY);
@@ -155,7 +155,7 @@ static void tell(struct kmod_feed *feed, const uint64_t *memory, uint64_t pages,
 	for (i = 0; i < pages; i++) {
 		uint64_t pfn = entry[i] & ((1ULL << 55) - 1);
 
-		if ((entry[i] >> 63) && pfn >= base_pfn)
+		if ((entry[i] >> 63) && pfn >= base_pfn && i % (HUGE / PAGE) < hot)
 			feed->pfn[n++] = pfn;
 	}
 	feed->count = n;
@@ -243,6 +243,26 @@ static uint64_t shootdowns(void)
 	return sum;
 }
 
+/* Pages of huge ones in the mapping that the memory is in. */
+static uint64_t count_huge(const void *memory)
+{
+	FILE *file = fopen("/proc/self/smaps", "r");
+	unsigned long first, last, kb;
+	uint64_t pages = 0;
+	int ours = 0;
+	char line[512];
+
+	while (file && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "%lx-%lx ", &first, &last) == 2)
+			ours = (uintptr_t)memory >= first && (uintptr_t)memory < last;
+		else if (ours && sscanf(line, "AnonHugePages: %lu kB", &kb) == 1)
+			pages = kb * 1024 / PAGE;
+	}
+	if (file)
+		fclose(file);
+	return pages;
+}
+
 struct worker {
 	pthread_t thread;
 	uint64_t *memory, *version, pages, errors, checks;
@@ -284,7 +304,7 @@ int main(int argc, char **argv)
 	volatile int end = 0;
 	int pin = 0;
 	uint64_t mb = 16, seconds = 5, cold = 0, pages = 0, page, errors = 0, checks = 0, moved, start, told, looked, tlb, *memory, *version;
-	uint64_t base_pfn = 0x100000, stop = 0;
+	uint64_t base_pfn = 0x100000, stop = 0, hot = HUGE / PAGE;
 	long want = -1;
 	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, fd;
 	struct kmod_feed *feed = NULL;
@@ -306,6 +326,8 @@ int main(int argc, char **argv)
 			stop = strtoull(argv[n] + 5, NULL, 0);
 		else if (!strncmp(argv[n], "threads=", 8))
 			threads = strtoul(argv[n] + 8, NULL, 0);
+		else if (!strncmp(argv[n], "hot=", 4))
+			hot = strtoull(argv[n] + 4, NULL, 0);
 		else if (!strncmp(argv[n], "policy=", 7))
 			asked = argv[n] + 7;
 		else if (!strncmp(argv[n], "base_pfn=", 9))
@@ -405,7 +427,7 @@ int main(int argc, char **argv)
 	moved = 0;
 	do {
 		if (feed && now_ms() - told > 200) {
-			tell(feed, memory, pages, base_pfn);
+			tell(feed, memory, pages, hot, base_pfn);
 			told = now_ms();
 		}
 		if (stop && now_ms() - looked > 20) {
@@ -440,9 +462,9 @@ int main(int argc, char **argv)
 		feed->count = 0;
 	for (page = 0; page < pages; page++)
 		errors += check(memory, page, version[page]);
-	printf("content: pages=%llu moved=%llu errors=%llu checks=%llu ms=%llu tlb=%llu\n", (unsigned long long)pages,
+	printf("content: pages=%llu moved=%llu errors=%llu checks=%llu ms=%llu tlb=%llu huge=%llu\n", (unsigned long long)pages,
 	       (unsigned long long)moved, (unsigned long long)errors, (unsigned long long)checks,
-	       (unsigned long long)start, (unsigned long long)tlb);
+	       (unsigned long long)start, (unsigned long long)tlb, (unsigned long long)count_huge(memory));
 	if (errors || (want == 0 && moved) || (want > 0 && moved < (uint64_t)want))
 		return 1;
 	return 0;

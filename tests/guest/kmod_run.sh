@@ -4,6 +4,7 @@
 # of its own, runs the kmod_*.sh tests in it with kmod_device as the device, prints their TAP. No emulator of the profiler
 # is involved; a device that nobody plays is a stranger's. Four CPUs: what the module does at the same time elsewhere counts.
 #   kmod_run.sh <vmlinuz> <neotier.ko> [script ...]
+# MOVABLE=1: node 1 is memory that was plugged in, all of it ZONE_MOVABLE, as daxctl brings CXL memory online.
 # SMP: CPUs. ICOUNT=<shift> makes guest time count instructions, on one CPU. NODE0, NODE1: MiB of memory. EXTRA: more QEMU
 # arguments; APPEND: more kernel parameters. GUEST_ENV: settings for the scripts, NAME=value. UNTESTED: a neotier.ko that
 # takes this kernel for a newer one than it was tested with.
@@ -49,6 +50,8 @@ mount -t tmpfs tmp /tmp
 mount -t tracefs tracefs /sys/kernel/tracing
 # madvise: figures are for small pages, and one test asks for huge ones
 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled
+# Plugged in memory comes online now, when the kernel knows how fast it is, and so which tier it is in.
+grep -l offline /sys/devices/system/memory/memory*/state 2> /dev/null | while read -r state; do echo online_movable > "\$state"; done
 export NEOTIER_FAKE=1 NEOTIER_SIZE=$((node1 << 20)) ${GUEST_ENV:-}
 cd /test
 for script in $*; do
@@ -64,6 +67,12 @@ chmod +x "$root/init"
 smp=${SMP:-4}
 time=()
 [ -z "${ICOUNT:-}" ] || { smp=1 time=(-icount "shift=$ICOUNT,sleep=off"); }
+slow=(-numa node,nodeid=1,memdev=m1,initiator=0) size=$((node0 + node1))M
+if [ -n "${MOVABLE:-}" ]; then
+	slow=(-numa node,nodeid=1,initiator=0 -device pc-dimm,memdev=m1,node=1,addr=0x100000000)
+	size=${node0}M,slots=1,maxmem=$((node0 + node1))M
+	APPEND="memhp_default_state=offline ${APPEND:-}"
+fi
 devices=()
 for n in 0 1; do
 	truncate -s 1M "$work/bar$n"
@@ -81,10 +90,10 @@ mkfifo "$work/monitor.in" "$work/monitor.out"
 # max-ram-below-4g equal to node 0 puts node 1 at 4 GiB.
 boot() {
 	nice qemu-system-x86_64 -accel tcg -machine q35,hmat=on,max-ram-below-4g=${node0}M -cpu max,erms=off,fsrm=off -smp "$smp" \
-		-m $((node0 + node1))M -display none -nodefaults -no-reboot -serial file:"$work/console" "${time[@]}" \
+		-m "$size" -display none -nodefaults -no-reboot -serial file:"$work/console" "${time[@]}" \
 		-chardev pipe,id=monitor,path="$work/monitor" -mon chardev=monitor \
 		-object memory-backend-ram,id=m0,size=${node0}M -object memory-backend-ram,id=m1,size=${node1}M \
-		-numa node,nodeid=0,memdev=m0,cpus=0-$((smp - 1)) -numa node,nodeid=1,memdev=m1,initiator=0 \
+		-numa node,nodeid=0,memdev=m0,cpus=0-$((smp - 1)) "${slow[@]}" \
 		-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=90 \
 		-numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=100G \
 		-numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=250 \

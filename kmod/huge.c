@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Huge folios: promotion/huge.h gathers their hot pages and says which are worth their move; here is what only the kernel
+ * knows of them. A folio is named by its first page, and looked at again whenever its turn comes: by then it may have been
+ * split, freed, or be another one.
+ */
+#include <linux/mm.h>
+#include <linux/slab.h>
+#include "compat.h"
+#include "neotier.h"
+
+enum neotier_skip neotier_huge_check(const struct neotier_device *dev, struct folio *folio)
+{
+	unsigned long pfn = folio_pfn(folio), n;
+	enum neotier_skip reason;
+
+	if (folio_order(folio) != NEOTIER_HUGE_ORDER)
+		return NEOTIER_SKIP_LARGE;
+	if (!is_zone_movable_page(&folio->page) &&
+	    (READ_ONCE(neotier_knobs.promote_huge) != NEOTIER_HUGE_CLAIM || dev->claim_stopped))
+		return NEOTIER_SKIP_ZONE;
+	reason = neotier_folio_check(dev, folio, NEOTIER_REFERENCED);
+	if (reason != NR_NEOTIER_SKIP)
+		return reason;
+	if (folio_maybe_dma_pinned(folio))
+		return NEOTIER_SKIP_PINNED;
+	if (folio_test_locked(folio))
+		return NEOTIER_SKIP_BUSY;
+	for (n = 1; n < NEOTIER_HUGE_PAGES; n++)
+		if (!neotier_rules_range(pfn + n))
+			return NEOTIER_SKIP_EXCLUDED_RANGE;
+	return NR_NEOTIER_SKIP;
+}
+
+static enum neotier_skip neotier_huge_look(void *owner, u32 page, bool owners)
+{
+	struct neotier_device *dev = owner;
+	unsigned long pfn = dev->base_pfn + page;
+	struct folio *folio = neotier_folio_get(pfn);
+	struct neotier_owner held;
+	enum neotier_skip reason;
+
+	if (!folio)
+		return NEOTIER_SKIP_NOT_LRU;
+	reason = folio_pfn(folio) == pfn ? neotier_huge_check(dev, folio) : NEOTIER_SKIP_LARGE;
+	if (reason == NR_NEOTIER_SKIP && owners) {
+		neotier_huge_returns_count(dev, &folio->page);
+		reason = neotier_owner_hold(dev, folio, &held);
+		if (reason == NR_NEOTIER_SKIP)
+			neotier_owner_release(&held);
+	}
+	folio_put(folio);
+	return reason;
+}
+
+static void neotier_huge_skip(void *owner, u32 page, enum neotier_skip reason)
+{
+	struct neotier_device *dev = owner;
+
+	neotier_skip(dev, dev->base_pfn + page, reason);
+}
+
+static int neotier_huge_migrate(void *owner, const struct neotier_hot *hot)
+{
+	return neotier_migrate_huge(owner, hot);
+}
+
+static void neotier_huge_room_make(void *owner)
+{
+	neotier_room_make_huge(owner);
+}
+
+static const struct neotier_huge_ops neotier_huge_ops = {
+	.look = neotier_huge_look,
+	.skip = neotier_huge_skip,
+	.migrate = neotier_huge_migrate,
+	.room_make = neotier_huge_room_make,
+};
+
+int neotier_huge_alloc(struct neotier_device *dev)
+{
+	struct neotier_huge *huge = &dev->huge;
+
+	huge->ops = &neotier_huge_ops;
+	huge->owner = dev;
+	if (!IS_ALIGNED(dev->base_pfn, NEOTIER_HUGE_PAGES))
+		return 0;
+	huge->gathered = kvcalloc(NEOTIER_GATHERED_ENTRIES, sizeof(*huge->gathered), GFP_KERNEL);
+	return huge->gathered ? 0 : -ENOMEM;
+}
+
+void neotier_huge_free(struct neotier_device *dev)
+{
+	kvfree(dev->huge.gathered);
+	dev->huge.gathered = NULL;
+}
