@@ -127,14 +127,18 @@ fi
 # Last: on a node where it could free nothing kswapd gives up for good.
 [ ! -w $demotion ] || echo 0 > $demotion
 before=$(stat skipped_no_room)
-# Less than 4 MiB above the level where promotion stops, and enough for the kernel, whose own memory is on this node alone.
-content_until "above skipped_no_room $before" node="$node" huge mb=64 cold=$(($(node_free_mb) - 5)) sleep
+# 3 MiB above the level where promotion stops, half-way between min and low. Less would be too little for the kernel itself,
+# whose memory may be on this node alone: with 1 MiB above min the shell that runs this was killed.
+floor_mb=$(awk '$1 == "Node" { own = $2 == "0," } own && ($1 == "min" || $1 == "low") { n += $2 } END { print int(n / 512) }' /proc/zoneinfo)
+content_until "above skipped_no_room $before" node="$node" huge mb=64 cold=$(($(node_free_mb) - floor_mb - 3)) sleep
 status=$?
 echo "# $line"
 [ $status -eq 0 ] && ok "where none is made they wait" || not_ok "where none is made they wait" "$line"
 [ "$(vmstat oom_kill)" = "$kills" ] && [ "$(vmstat thp_split_page)" = "$splits" ] && [ "$(stat split_huge)" = 0 ] &&
 	ok "nobody was killed, none was split" ||
 	not_ok "nobody was killed, none was split" "oom_kill $kills -> $(vmstat oom_kill), thp_split_page $splits -> $(vmstat thp_split_page), split_huge $(stat split_huge)"
+# Who asked for the memory, and what was left.
+[ "$(vmstat oom_kill)" = "$kills" ] || log_since | grep -A70 'invoked oom-killer' | grep -E 'invoked|^[^a-z]*[a-z_]+\+0x|Node 0 .*(free:|kB)' | head -60 | sed 's/^/# /'
 
 ns=$(stat promote_huge_ns)
 huge=$(stat promoted_huge)
