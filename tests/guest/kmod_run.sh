@@ -67,9 +67,9 @@ chmod +x "$root/init"
 smp=${SMP:-4}
 time=()
 [ -z "${ICOUNT:-}" ] || { smp=1 time=(-icount "shift=$ICOUNT,sleep=off"); }
-slow=(-numa node,nodeid=1,memdev=m1,initiator=0) size=$((node0 + node1))M
+slow=(-numa "node,nodeid=1,memdev=m1,initiator=0") size=$((node0 + node1))M
 if [ -n "${MOVABLE:-}" ]; then
-	slow=(-numa node,nodeid=1,initiator=0 -device pc-dimm,memdev=m1,node=1,addr=0x100000000)
+	slow=(-numa "node,nodeid=1,initiator=0" -device "pc-dimm,memdev=m1,node=1,addr=0x100000000")
 	size=${node0}M,slots=1,maxmem=$((node0 + node1))M
 	APPEND="memhp_default_state=offline ${APPEND:-}"
 fi
