@@ -18,7 +18,7 @@
 	X(PROMOTE_FAILED,  promote_failed,  "pages tried and not moved: tried - promoted") \
 	X(PROMOTED_HUGE,   promoted_huge,   "huge folios moved whole; their pages are in promoted") \
 	X(PROMOTE_HUGE_NS, promote_huge_ns, "time that their moves took, nanoseconds, by the clock in use; part of promote_ns") \
-	X(SPLIT_HUGE,      split_huge,      "huge folios that the kernel split, for want of memory in one piece, while they were moved") \
+	X(SPLIT_HUGE,      split_huge,      "huge folios that were split while they were moved, by the kernel for want of memory in one piece or by others") \
 	X(DRY_RUN,         dry_run_pages,   "pages that would have been tried but for dry_run") \
 	X(BATCHES,         batches,         "batches handed to migration") \
 	X(PROMOTE_NS,      promote_ns,      "time spent in those batches, nanoseconds, by the clock in use: with what other tasks took") \

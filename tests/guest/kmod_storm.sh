@@ -6,6 +6,7 @@
 #   STORM_OPERATIONS  of the programs, in the first part at least (default 400)
 #   STORM_CYCLES      loads and unloads, bindings and resets of the second part (default 2 of each)
 #   STORM_SEED        (default 1)
+#   STORM_HUGE        promote_huge (default: as the module has it)
 #   STORM_SECONDS     after which the first part ends without its moves (default 600)
 . "$(dirname "$0")/kmod_lib.sh"
 
@@ -54,6 +55,7 @@ storm_load() {
 	eventually load || return 1
 	[ -z "$groups" ] || knob exclude_cgroups "$(busybox stat -c %i $cgroup/stay)"
 	for device in "$sys"/device*; do echo 1 > "$device/threshold"; done
+	[ -z "${STORM_HUGE:-}" ] || knob promote_huge "$STORM_HUGE"
 }
 
 # storm <name> <arguments of kmod_storm>: runs it; its report goes to /tmp/<name>, and to the console as it comes
