@@ -185,8 +185,7 @@ void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 no
 
 		trace_neotier_report(dev->base_pfn + page, count);
 		reason = neotier_hotlist_report(&dev->hotlist, page, count, now_ns, epoch_ns, confirm_epochs);
-		if (reason == NEOTIER_SKIP_LARGE && dev->huge.gathered && READ_ONCE(neotier_knobs.promote_huge) &&
-		    neotier_is_huge(dev->base_pfn + page))
+		if (reason == NEOTIER_SKIP_LARGE && dev->huge.gathered && neotier_is_huge(dev->base_pfn + page))
 			neotier_huge_report(&dev->huge, page, count, now_ns, READ_ONCE(dev->conf.threshold));
 	}
 }

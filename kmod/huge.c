@@ -77,16 +77,25 @@ static const struct neotier_huge_ops neotier_huge_ops = {
 	.room_make = neotier_huge_room_make,
 };
 
-int neotier_huge_alloc(struct neotier_device *dev)
+void neotier_huge_restart(struct neotier_device *dev)
 {
 	struct neotier_huge *huge = &dev->huge;
 
+	lockdep_assert_held(&dev->lock);
+	dev->claim_stopped = false;
+	if (!READ_ONCE(neotier_knobs.promote_huge)) {
+		neotier_huge_clear(huge);
+		neotier_huge_free(dev);
+		return;
+	}
 	huge->ops = &neotier_huge_ops;
 	huge->owner = dev;
-	if (!IS_ALIGNED(dev->base_pfn, NEOTIER_HUGE_PAGES))
-		return 0;
-	huge->gathered = kvcalloc(NEOTIER_GATHERED_ENTRIES, sizeof(*huge->gathered), GFP_KERNEL);
-	return huge->gathered ? 0 : -ENOMEM;
+	if (huge->gathered)
+		return;
+	if (IS_ALIGNED(dev->base_pfn, NEOTIER_HUGE_PAGES))
+		huge->gathered = kvcalloc(NEOTIER_GATHERED_ENTRIES, sizeof(*huge->gathered), GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+	if (!huge->gathered)
+		dev_warn(&dev->pdev->dev, "promote_huge: no memory to gather pages in, or memory that does not begin at a multiple of 2 MiB: huge folios stay\n");
 }
 
 void neotier_huge_free(struct neotier_device *dev)

@@ -93,7 +93,7 @@ struct neotier_device {
 	struct neotier_clock clock;
 	struct neotier_hotlist hotlist;
 	struct neotier_waiting_place *places; /* of the hotlist */
-	struct neotier_huge huge;	/* gathered NULL: folios are not aligned in the region */
+	struct neotier_huge huge;	/* gathered NULL: huge folios stay */
 	bool claim_stopped;		/* claiming does not bring folios to the target node */
 	struct neotier_ping_pong ping_pong;
 	struct neotier_room room;
@@ -276,7 +276,8 @@ void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot 
 
 /* huge.c: huge folios whose hot pages together are worth its move; promotion/huge.h gathers them. */
 
-int neotier_huge_alloc(struct neotier_device *dev);
+/* The knob may have changed: its memory is there while it is on alone. */
+void neotier_huge_restart(struct neotier_device *dev);
 void neotier_huge_free(struct neotier_device *dev);
 
 /**

@@ -73,7 +73,7 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	dev->policy->init(dev->policy_state, &params);
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
 	dev->promotion.left = NEOTIER_NO_LIMIT;
-	dev->claim_stopped = false;
+	neotier_huge_restart(dev);
 	dev->decided_ns = now_ns;
 	neotier_policy_pause(dev);
 	dev->decided = neotier_clock_now(dev);

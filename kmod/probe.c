@@ -104,7 +104,7 @@ static int neotier_setup(struct neotier_device *dev)
 	int err;
 
 	err = dev->source->open(dev) ? : neotier_find_memory(dev) ? : neotier_memory_init(dev) ? : neotier_device_alloc(dev) ? :
-	      neotier_hotlist_alloc(dev) ? : neotier_huge_alloc(dev);
+	      neotier_hotlist_alloc(dev);
 	if (err)
 		return err;
 	dev->source->default_conf(dev);

@@ -29,7 +29,7 @@ extern "C" {
 /* Moves of one page that the move of a huge folio costs. */
 #define NEOTIER_HUGE_COST 205U
 
-/* Folios of which hot pages are remembered: 8 GiB of them, 320 KiB. In sets of 4; the one begun first gives way. */
+/* Folios of which hot pages are remembered: 8 GiB of them, 352 KiB. In sets of 4; the one begun first gives way. */
 #define NEOTIER_GATHERED_WAYS 4U
 #define NEOTIER_GATHERED_SETS_LOG2 10
 #define NEOTIER_GATHERED_ENTRIES (NEOTIER_GATHERED_WAYS << NEOTIER_GATHERED_SETS_LOG2)

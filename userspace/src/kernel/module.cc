@@ -99,6 +99,8 @@ const std::vector<Knob>& knobs() {
       {"headroom_pages", false, 0, 2147483647, "pages", "of the target node that promotion leaves free"},
       {"reserve_pages", false, 0, 1u << 20, "pages", "kept free for pages to be promoted"},
       {"batch", false, 1, 512, "pages", "migrated together"},
+      {"promote_huge", false, 0, 2, "0 to 2",
+       "0: huge folios stay; 1: those in ZONE_MOVABLE move whole; 2: others too"},
       {"confirm_epochs", false, 1, 8, "epochs", "that have to report a page before it is promoted"},
       {"p_start_ppm", false, 1, 1000000, "ppm", "neomem: share of pages called hot, where it starts"},
       {"p_min_ppm", false, 1, 1000000, "ppm", "neomem: its lower bound"},
