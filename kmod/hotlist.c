@@ -30,9 +30,9 @@ struct folio *neotier_folio_get(unsigned long pfn)
 	return folio;
 }
 
-enum neotier_skip neotier_folio_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold)
+enum neotier_skip neotier_folio_check(struct neotier_way way, struct folio *folio, enum neotier_hold hold)
 {
-	if (folio_nid(folio) != dev->nid)
+	if (folio_nid(folio) != way.from)
 		return NEOTIER_SKIP_RANGE;
 	if (hold != NEOTIER_LOCKED && !folio_test_lru(folio))
 		return NEOTIER_SKIP_NOT_LRU;
@@ -48,22 +48,22 @@ enum neotier_skip neotier_folio_check(const struct neotier_device *dev, struct f
 		return NEOTIER_SKIP_SHARED;
 	if (neotier_folio_poisoned(folio))
 		return NEOTIER_SKIP_BUSY;
-	if (!neotier_rules_range(folio_pfn(folio)))
+	if (way.down ? !neotier_rules_victim(folio_pfn(folio)) : !neotier_rules_range(folio_pfn(folio)))
 		return NEOTIER_SKIP_EXCLUDED_RANGE;
-	if (!neotier_rules_nodes(dev->nid, dev->target_nid))
+	if (!neotier_rules_nodes(way))
 		return NEOTIER_SKIP_NODE;
 	if (!neotier_rules_cgroup(folio))
 		return NEOTIER_SKIP_EXCLUDED;
 	return NR_NEOTIER_SKIP;
 }
 
-enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold)
+enum neotier_skip neotier_page_check(struct neotier_way way, struct folio *folio, enum neotier_hold hold)
 {
 	enum neotier_skip reason;
 
-	if (folio_nid(folio) == dev->nid && folio_test_large(folio))
+	if (folio_nid(folio) == way.from && folio_test_large(folio))
 		return NEOTIER_SKIP_LARGE;
-	reason = neotier_folio_check(dev, folio, hold);
+	reason = neotier_folio_check(way, folio, hold);
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
 	if (hold != NEOTIER_LOCKED) {
@@ -92,9 +92,9 @@ static enum neotier_skip neotier_page_look(const struct neotier_device *dev, uns
 	folio = neotier_folio_get(pfn);
 	if (!folio)
 		return NEOTIER_SKIP_NOT_LRU;
-	reason = neotier_page_check(dev, folio, NEOTIER_REFERENCED);
+	reason = neotier_page_check(neotier_way_up(dev), folio, NEOTIER_REFERENCED);
 	if (reason == NR_NEOTIER_SKIP && owners) {
-		reason = neotier_owner_hold(dev, folio, &owner);
+		reason = neotier_owner_hold(neotier_way_up(dev), folio, &owner);
 		if (reason == NR_NEOTIER_SKIP)
 			neotier_owner_release(&owner);
 	}

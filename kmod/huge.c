@@ -19,7 +19,7 @@ enum neotier_skip neotier_huge_check(const struct neotier_device *dev, struct fo
 	if (!is_zone_movable_page(&folio->page) &&
 	    (READ_ONCE(neotier_knobs.promote_huge) != NEOTIER_HUGE_CLAIM || dev->claim_stopped))
 		return NEOTIER_SKIP_ZONE;
-	reason = neotier_folio_check(dev, folio, NEOTIER_REFERENCED);
+	reason = neotier_folio_check(neotier_way_up(dev), folio, NEOTIER_REFERENCED);
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
 	if (folio_maybe_dma_pinned(folio))
@@ -45,7 +45,7 @@ static enum neotier_skip neotier_huge_look(void *owner, u32 page, bool owners)
 	reason = folio_pfn(folio) == pfn ? neotier_huge_check(dev, folio) : NEOTIER_SKIP_LARGE;
 	if (reason == NR_NEOTIER_SKIP && owners) {
 		neotier_huge_returns_count(dev, &folio->page);
-		reason = neotier_owner_hold(dev, folio, &held);
+		reason = neotier_owner_hold(neotier_way_up(dev), folio, &held);
 		if (reason == NR_NEOTIER_SKIP)
 			neotier_owner_release(&held);
 	}

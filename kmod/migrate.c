@@ -52,7 +52,7 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsign
 	now = neotier_identity(page_folio(from));
 	/* Between the look and the lock it may have been freed and used again. */
 	if (page_to_pfn(from) == pfn && now.mapping == identity.mapping && now.index == identity.index)
-		reason = neotier_page_check(dev, page_folio(from), NEOTIER_LOCKED);
+		reason = neotier_page_check(neotier_way_up(dev), page_folio(from), NEOTIER_LOCKED);
 	if (reason == NR_NEOTIER_SKIP) {
 		/* Before the page is published: its users must never see an unfinished copy. */
 		if (neotier_copy_page(to, from)) {
@@ -96,9 +96,9 @@ static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsign
 
 	if (!folio)
 		return NEOTIER_SKIP_NOT_LRU;
-	reason = neotier_page_check(dev, folio, NEOTIER_REFERENCED);
+	reason = neotier_page_check(neotier_way_up(dev), folio, NEOTIER_REFERENCED);
 	if (reason == NR_NEOTIER_SKIP)
-		reason = neotier_owner_hold(dev, folio, &owner);
+		reason = neotier_owner_hold(neotier_way_up(dev), folio, &owner);
 	identity = neotier_identity(folio);
 	/* A reference would keep it from moving. */
 	folio_put(folio);
@@ -275,7 +275,7 @@ static enum neotier_skip neotier_huge_move(struct neotier_device *dev, unsigned 
 		return NEOTIER_SKIP_NOT_LRU;
 	reason = folio_pfn(folio) == pfn ? neotier_huge_check(dev, folio) : NEOTIER_SKIP_LARGE;
 	if (reason == NR_NEOTIER_SKIP)
-		reason = neotier_owner_hold(dev, folio, &owner);
+		reason = neotier_owner_hold(neotier_way_up(dev), folio, &owner);
 	/* A reference would keep it from moving. */
 	folio_put(folio);
 	if (reason != NR_NEOTIER_SKIP)

@@ -234,6 +234,22 @@ static inline unsigned long neotier_hot_pfn(const struct neotier_device *dev, co
 	return dev->base_pfn + hot->page;
 }
 
+/* From which node to which a page goes. */
+struct neotier_way {
+	int from, to;
+	bool down;	/* a victim makes room: it leaves the target node */
+};
+
+static inline struct neotier_way neotier_way_up(const struct neotier_device *dev)
+{
+	return (struct neotier_way){ .from = dev->nid, .to = dev->target_nid };
+}
+
+static inline struct neotier_way neotier_way_down(const struct neotier_device *dev)
+{
+	return (struct neotier_way){ .from = dev->target_nid, .to = dev->nid, .down = true };
+}
+
 /* What the caller of neotier_page_check() has of the page. */
 enum neotier_hold {
 	NEOTIER_REFERENCED,	/* one reference: it stays what it is, the answer is a good guess */
@@ -249,17 +265,17 @@ enum neotier_hold {
 struct folio *neotier_folio_get(unsigned long pfn);
 
 /**
- * neotier_page_check() - whether a page may be promoted, but for its owner's rules
- * @dev: device
- * @folio: of a page of the device
+ * neotier_page_check() - whether a page may move, but for its owner's rules
+ * @way: from where to where
+ * @folio: its folio
  * @hold: what the caller has of it
  *
  * Return: NR_NEOTIER_SKIP when it may, else why not.
  */
-enum neotier_skip neotier_page_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold);
+enum neotier_skip neotier_page_check(struct neotier_way way, struct folio *folio, enum neotier_hold hold);
 
 /* The part of that check which holds for folios of any size. */
-enum neotier_skip neotier_folio_check(const struct neotier_device *dev, struct folio *folio, enum neotier_hold hold);
+enum neotier_skip neotier_folio_check(struct neotier_way way, struct folio *folio, enum neotier_hold hold);
 
 /**
  * neotier_returns_note() - remember a page that is promoted, or the first one of a huge folio
@@ -307,13 +323,13 @@ struct neotier_owner {
 
 /**
  * neotier_owner_hold() - look whether all that may map a page allow that it moves, and keep them from changing that
- * @dev: device
+ * @way: from where to where
  * @folio: anonymous; the caller holds a reference
  * @owner: filled; to be released when NR_NEOTIER_SKIP is returned
  *
  * Waits for no lock. Return: NR_NEOTIER_SKIP when they do, else why not.
  */
-enum neotier_skip neotier_owner_hold(const struct neotier_device *dev, struct folio *folio, struct neotier_owner *owner);
+enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner);
 void neotier_owner_release(struct neotier_owner *owner);
 
 /* rules.c: what the administrator leaves out. Each returns whether a page may move as far as that goes. */
@@ -326,7 +342,9 @@ enum neotier_rule {
 };
 
 bool neotier_rules_range(unsigned long pfn);
-bool neotier_rules_nodes(int nid, int target_nid);
+/* Of a victim: what is included are pages to promote, which says nothing of those that make room. */
+bool neotier_rules_victim(unsigned long pfn);
+bool neotier_rules_nodes(struct neotier_way way);
 bool neotier_rules_cgroup(struct folio *folio);
 /* @process: any thread of it. Under RCU. */
 bool neotier_rules_process(struct task_struct *process);

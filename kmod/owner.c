@@ -43,7 +43,7 @@ INTERVAL_TREE_DEFINE(struct anon_vma_chain, rb, unsigned long, rb_subtree_last, 
  * Interleaving counts as a choice of the slow node: its owner wants the bandwidth of both tiers, and a page that leaves
  * takes its share of it away. A page that lies on the slow node by no choice (a fall-back, MPOL_LOCAL) may move.
  */
-static bool neotier_policy_allows(const struct mempolicy *policy, int nid, int target_nid)
+static bool neotier_policy_allows(const struct mempolicy *policy, struct neotier_way way)
 {
 	if (!policy)
 		return true;
@@ -52,21 +52,20 @@ static bool neotier_policy_allows(const struct mempolicy *policy, int nid, int t
 	case MPOL_LOCAL:
 		return true;
 	case MPOL_BIND:
-		return node_isset(target_nid, policy->nodes);
+		return node_isset(way.to, policy->nodes);
 	case MPOL_PREFERRED:
 	case MPOL_PREFERRED_MANY:
-		return node_isset(target_nid, policy->nodes) || !node_isset(nid, policy->nodes);
+		return node_isset(way.to, policy->nodes) || !node_isset(way.from, policy->nodes);
 	case MPOL_INTERLEAVE:
 	NEOTIER_CASE_WEIGHTED_INTERLEAVE
-		return !node_isset(nid, policy->nodes);
+		return !node_isset(way.from, policy->nodes);
 	default:
 		return false;
 	}
 }
 
 /* All threads: which of them touched the page first is not known. Under RCU. */
-static enum neotier_skip neotier_process_check(const struct neotier_device *dev, struct task_struct *process,
-					       bool by_process_policy)
+static enum neotier_skip neotier_process_check(struct neotier_way way, struct task_struct *process, bool by_process_policy)
 {
 	struct task_struct *thread;
 
@@ -76,14 +75,14 @@ static enum neotier_skip neotier_process_check(const struct neotier_device *dev,
 		bool allowed = true;
 
 #ifdef CONFIG_CPUSETS
-		if (!node_isset(dev->target_nid, thread->mems_allowed))
+		if (!node_isset(way.to, thread->mems_allowed))
 			return NEOTIER_SKIP_CPUSET;
 #endif
 		if (!by_process_policy || !READ_ONCE(thread->mempolicy))
 			continue;
 		/* The thread may change or free its policy, under this lock. */
 		task_lock(thread);
-		allowed = neotier_policy_allows(thread->mempolicy, dev->nid, dev->target_nid);
+		allowed = neotier_policy_allows(thread->mempolicy, way);
 		task_unlock(thread);
 		if (!allowed)
 			return NEOTIER_SKIP_MEMPOLICY;
@@ -92,7 +91,7 @@ static enum neotier_skip neotier_process_check(const struct neotier_device *dev,
 }
 
 /* Under the mmap_lock of vma->vm_mm. */
-static enum neotier_skip neotier_vma_check(const struct neotier_device *dev, struct vm_area_struct *vma, unsigned long address)
+static enum neotier_skip neotier_vma_check(struct neotier_way way, struct vm_area_struct *vma, unsigned long address)
 {
 	struct mempolicy *policy, *shared = NULL;
 	struct task_struct *process;
@@ -106,7 +105,7 @@ static enum neotier_skip neotier_vma_check(const struct neotier_device *dev, str
 	else
 		policy = vma->vm_policy;
 	by_process = !policy;
-	allowed = neotier_policy_allows(policy, dev->nid, dev->target_nid);
+	allowed = neotier_policy_allows(policy, way);
 	/*
 	 * The file's tree has a reference of its own. If it has dropped that meanwhile, ours is the last one, and mpol_put() is
 	 * not for modules: then the policy's few bytes are lost.
@@ -117,7 +116,7 @@ static enum neotier_skip neotier_vma_check(const struct neotier_device *dev, str
 		return NEOTIER_SKIP_MEMPOLICY;
 	rcu_read_lock();
 	process = rcu_dereference(vma->vm_mm->owner);
-	reason = process ? neotier_process_check(dev, process, by_process) : NEOTIER_SKIP_OWNER;
+	reason = process ? neotier_process_check(way, process, by_process) : NEOTIER_SKIP_OWNER;
 	rcu_read_unlock();
 	return reason;
 }
@@ -150,7 +149,7 @@ static bool neotier_owner_add(struct neotier_owner *owner, struct mm_struct *mm,
 }
 
 /* With the anon_vma's lock held each VMA in its tree stays, and so does its mm. */
-static enum neotier_skip neotier_owner_walk(const struct neotier_device *dev, struct anon_vma *anon_vma, struct folio *folio,
+static enum neotier_skip neotier_owner_walk(struct neotier_way way, struct anon_vma *anon_vma, struct folio *folio,
 					    struct neotier_owner *owner)
 {
 	unsigned long first = folio->index, last = first + folio_nr_pages(folio) - 1;
@@ -164,14 +163,14 @@ static enum neotier_skip neotier_owner_walk(const struct neotier_device *dev, st
 
 		if (!neotier_owner_add(owner, vma->vm_mm, index - first, address))
 			return NEOTIER_SKIP_OWNER;
-		reason = neotier_vma_check(dev, vma, address);
+		reason = neotier_vma_check(way, vma, address);
 		if (reason != NR_NEOTIER_SKIP)
 			return reason;
 	}
 	return reason;
 }
 
-enum neotier_skip neotier_owner_hold(const struct neotier_device *dev, struct folio *folio, struct neotier_owner *owner)
+enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner)
 {
 	enum neotier_skip reason = NEOTIER_SKIP_OWNER;
 	struct anon_vma *anon_vma, *root;
@@ -190,7 +189,7 @@ enum neotier_skip neotier_owner_hold(const struct neotier_device *dev, struct fo
 		goto unlock_rcu;
 	}
 	rcu_read_unlock();
-	reason = neotier_owner_walk(dev, anon_vma, folio, owner);
+	reason = neotier_owner_walk(way, anon_vma, folio, owner);
 	up_read(&root->rwsem);
 	if (reason != NR_NEOTIER_SKIP)
 		neotier_owner_release(owner);

@@ -66,14 +66,27 @@ bool neotier_rules_range(unsigned long pfn)
 	return allowed;
 }
 
-bool neotier_rules_nodes(int nid, int target_nid)
+bool neotier_rules_victim(unsigned long pfn)
+{
+	const struct neotier_rule_list *exclude;
+	u64 first = PFN_PHYS(pfn);
+	bool allowed;
+
+	rcu_read_lock();
+	exclude = rcu_dereference(neotier_rules[NEOTIER_EXCLUDE_RANGES]);
+	allowed = !exclude || !neotier_list_has(exclude, first, first + PAGE_SIZE - 1);
+	rcu_read_unlock();
+	return allowed;
+}
+
+bool neotier_rules_nodes(struct neotier_way way)
 {
 	const struct neotier_rule_list *exclude;
 	bool allowed;
 
 	rcu_read_lock();
 	exclude = rcu_dereference(neotier_rules[NEOTIER_EXCLUDE_NODES]);
-	allowed = !exclude || (!neotier_list_has(exclude, nid, nid) && !neotier_list_has(exclude, target_nid, target_nid));
+	allowed = !exclude || (!neotier_list_has(exclude, way.from, way.from) && !neotier_list_has(exclude, way.to, way.to));
 	rcu_read_unlock();
 	return allowed;
 }
