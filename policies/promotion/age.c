@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+#include "promotion/age.h"
+
+#define PASSES 31U
+#define WINDOW_REQUESTS 8U
+/* The first one: so many times the shortest. */
+#define WINDOW_FIRST 4U
+#define WINDOW_MIN_NS 1000000ULL
+/* Long enough for anything that is to be called in use. */
+#define WINDOW_MAX_NS 100000000ULL
+
+static u32 neotier_age_of(const struct neotier_ages *ages, u32 frame)
+{
+	return ages->frames[frame] & NEOTIER_AGE_MASK;
+}
+
+static void neotier_ages_set(struct neotier_ages *ages, u32 frame, u32 age)
+{
+	ages->frames[frame] = (u8)(ages->pass << NEOTIER_AGE_PASS_SHIFT | age);
+}
+
+static void neotier_age_found_add(struct neotier_ages *ages, struct neotier_age_found *found, u32 frame)
+{
+	ages->found++;
+	found->frames[(found->first + found->nr) % NEOTIER_AGE_FOUND] = frame;
+	if (found->nr < NEOTIER_AGE_FOUND)
+		found->nr++;
+	else
+		found->first++;
+}
+
+/* A frame that 30 passes in a row did not arm may be left out once. */
+void neotier_ages_begin(struct neotier_ages *ages)
+{
+	ages->pass = ages->pass % PASSES + 1;
+}
+
+static void neotier_ages_arm(struct neotier_ages *ages, u32 frame, bool accessed)
+{
+	u32 age = neotier_age_of(ages, frame);
+	bool again = ages->frames[frame] >> NEOTIER_AGE_PASS_SHIFT == ages->pass;
+
+	ages->armed += !again;
+	if (accessed || age == NEOTIER_AGE_UNKNOWN) {
+		age = NEOTIER_AGE_IN_USE;
+	} else if (!again) {
+		age = NEOTIER_AGE_OLD;
+		neotier_age_found_add(ages, &ages->old, frame);
+	}
+	neotier_ages_set(ages, frame, age | NEOTIER_AGE_ARMED);
+}
+
+static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool accessed)
+{
+	u32 age = neotier_age_of(ages, frame);
+
+	if (accessed) {
+		age = NEOTIER_AGE_IN_USE;
+	} else if (!neotier_ages_due(ages, frame, NEOTIER_AGE_LOOK_CHECK)) {
+		return;
+	} else if (age == NEOTIER_AGE_IN_USE) {
+		age = NEOTIER_AGE_IDLE;
+		neotier_age_found_add(ages, &ages->idle, frame);
+	}
+	neotier_ages_set(ages, frame, age);
+}
+
+void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed)
+{
+	if (look == NEOTIER_AGE_LOOK_ARM)
+		neotier_ages_arm(ages, frame, accessed);
+	else
+		neotier_ages_check(ages, frame, accessed);
+}
+
+void neotier_ages_forget(struct neotier_ages *ages, u32 frame)
+{
+	neotier_ages_set(ages, frame, NEOTIER_AGE_UNKNOWN);
+}
+
+void neotier_ages_stale(struct neotier_ages *ages)
+{
+	ages->idle.nr = 0;
+}
+
+/* What is idle may be old by now: then it has been found again. */
+static u32 neotier_age_found_take(struct neotier_ages *ages, struct neotier_age_found *found, u32 age)
+{
+	while (found->nr) {
+		u32 frame = found->frames[found->first++ % NEOTIER_AGE_FOUND];
+
+		found->nr--;
+		if (neotier_age_of(ages, frame) == age) {
+			neotier_ages_forget(ages, frame);
+			return frame;
+		}
+	}
+	return NEOTIER_NO_FRAME;
+}
+
+u32 neotier_ages_victim(struct neotier_ages *ages)
+{
+	u32 frame = neotier_age_found_take(ages, &ages->old, NEOTIER_AGE_OLD);
+
+	return frame != NEOTIER_NO_FRAME ? frame : neotier_age_found_take(ages, &ages->idle, NEOTIER_AGE_IDLE);
+}
+
+u64 neotier_age_window(u64 epoch_ns, u32 threshold)
+{
+	return neotier_clamp_u64(WINDOW_REQUESTS * (epoch_ns / (threshold ? threshold : 1)), WINDOW_MIN_NS, WINDOW_MAX_NS);
+}
+
+static void neotier_age_gain(struct neotier_age_pace *pace, u64 gained_ns)
+{
+	u64 paid = gained_ns < pace->owed_ns ? gained_ns : pace->owed_ns;
+
+	pace->owed_ns -= paid;
+	pace->left_ns = neotier_clamp_u64(pace->left_ns + gained_ns - paid, 0, NEOTIER_AGE_SAVED_NS);
+}
+
+static void neotier_age_fill(struct neotier_age_pace *pace, u64 now_ns)
+{
+	u64 gained_ns = pace->filled_ns ? (now_ns - pace->filled_ns) / NEOTIER_AGE_SHARE : NEOTIER_AGE_SAVED_NS;
+
+	/* What is less than a nanosecond is not lost. */
+	if (!gained_ns)
+		return;
+	pace->filled_ns = now_ns;
+	neotier_age_gain(pace, gained_ns);
+}
+
+void neotier_age_earn(struct neotier_age_pace *pace, u32 victims)
+{
+	neotier_age_gain(pace, victims * (u64)NEOTIER_AGE_VICTIM_NS);
+}
+
+enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
+				       u64 now_ns)
+{
+	neotier_age_fill(pace, now_ns);
+	/* What is armed is checked whoever wants victims by then: else arming it was for nothing. */
+	if (pace->armed_ns)
+		return now_ns - pace->armed_ns >= pace->window_ns ? NEOTIER_AGE_LOOK_CHECK : NEOTIER_AGE_LOOK_NONE;
+	if (wanted <= neotier_ages_victims(ages) || pace->owed_ns)
+		return NEOTIER_AGE_LOOK_NONE;
+	if (!ages->pass || pace->end >= ages->nr) {
+		neotier_ages_begin(ages);
+		pace->end = 0;
+	}
+	pace->first = pace->end;
+	pace->window_ns = neotier_clamp_u64(pace->window_ns ? pace->window_ns : WINDOW_FIRST * least_ns, least_ns, WINDOW_MAX_NS);
+	pace->armed = ages->armed;
+	pace->found = ages->found;
+	neotier_ages_stale(ages);
+	return NEOTIER_AGE_LOOK_ARM;
+}
+
+/* What the group was like. Old ones are among what was found: they were idle for long. */
+static void neotier_age_adapt(struct neotier_age_pace *pace, const struct neotier_ages *ages)
+{
+	u64 armed = ages->armed - pace->armed, found = ages->found - pace->found;
+
+	if (found * 8 < armed)
+		pace->window_ns /= 2;
+	else if (found * 2 > armed)
+		pace->window_ns *= 2;
+}
+
+void neotier_age_done(struct neotier_age_pace *pace, const struct neotier_ages *ages, enum neotier_age_look look, u32 end,
+		      u64 now_ns, u64 took_ns)
+{
+	u64 used;
+
+	neotier_age_fill(pace, now_ns);
+	used = took_ns < pace->left_ns ? took_ns : pace->left_ns;
+	pace->left_ns -= used;
+	pace->owed_ns += took_ns - used;
+	pace->armed_ns = 0;
+	if (look == NEOTIER_AGE_LOOK_ARM) {
+		pace->end = end;
+		/* Nothing to check: on to the next group. */
+		pace->armed_ns = ages->armed != pace->armed ? now_ns : 0;
+	} else {
+		neotier_age_adapt(pace, ages);
+	}
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Which pages of the fast node are not in use, so that they can make room, and when it is worth to look.
+ *
+ * A pass goes through the node in groups of pages. Each is looked at twice: armed, which clears its Accessed bit, and checked
+ * after a window of time. Not accessed in the window: it is idle. Not accessed since it was armed in the pass before: it is
+ * old. Victims are taken from the old ones first, then from the idle ones of the last group, each in the order in which they
+ * were found; whoever takes one looks at its Accessed bit again. So a page is a victim that has not been accessed for a window
+ * or longer.
+ *
+ * Invariant: the window does not depend on how long a pass takes. A bit that is set says "once at least": in a long window
+ * nearly every page is accessed once, and hot ones cannot be told from others. So it follows what is found: it is halved where
+ * fewer than one page in eight is idle, and doubled where every other one is.
+ *
+ * A look costs time, so none is made unless somebody wants more victims than were found; looks take one part in
+ * NEOTIER_AGE_SHARE of the time, and what was not used of that is saved up, so that the first victims are found soon. Frames
+ * where there was nothing to look at are looked at again in one pass of eight.
+ *
+ * Freestanding C, the same object in neotier.ko, the replay and the unit test. Thread safety: one caller at a time.
+ */
+#ifndef NEOTIER_AGE_H
+#define NEOTIER_AGE_H
+
+#include "neotier_policy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of a CPU's time, 1 part for looking while victims are wanted; and as much of it can be saved up. */
+#define NEOTIER_AGE_SHARE 100U
+#define NEOTIER_AGE_SAVED_NS 10000000ULL
+/* And for each victim that made room: a small part of what its move and the hot page's take. */
+#define NEOTIER_AGE_VICTIM_NS 10000U
+/* Of each age, found and not taken; of more, the last ones. A power of 2. */
+#define NEOTIER_AGE_FOUND 4096U
+#define NEOTIER_AGE_NOTHING_PASSES 8U
+#define NEOTIER_NO_FRAME (~(u32)0)
+
+enum neotier_age {
+	NEOTIER_AGE_UNKNOWN,	/* not seen, or no page that could leave */
+	NEOTIER_AGE_IN_USE,	/* accessed in the window, or not checked yet */
+	NEOTIER_AGE_IDLE,
+	NEOTIER_AGE_OLD,
+};
+
+/* Of a frame: bits 0 and 1 an enum neotier_age, 2: armed and not checked, 3 to 7 the pass that armed it. */
+#define NEOTIER_AGE_MASK 3U
+#define NEOTIER_AGE_ARMED 4U
+#define NEOTIER_AGE_PASS_SHIFT 3U
+
+/* Frames found in an age, in order. Some may not be of it any more. */
+struct neotier_age_found {
+	u32 *frames;		/* NEOTIER_AGE_FOUND */
+	u32 first, nr;
+};
+
+/* All zero at first, but for what is said. */
+struct neotier_ages {
+	u8 *frames;		/* nr of them, zeroed */
+	u32 nr;			/* 1 or more */
+	u32 pass;		/* 1 .. 31, over and over; 0: none yet */
+	struct neotier_age_found idle, old; /* each with its frames */
+	u64 armed, found;	/* pages so far: armed, found in both */
+};
+
+enum neotier_age_look {
+	NEOTIER_AGE_LOOK_NONE,
+	NEOTIER_AGE_LOOK_ARM,
+	NEOTIER_AGE_LOOK_CHECK,
+};
+
+/* A new pass begins: nothing is armed in it. */
+void neotier_ages_begin(struct neotier_ages *ages);
+
+/* Whether such a look has to go to the frame. */
+static inline bool neotier_ages_due(const struct neotier_ages *ages, u32 frame, enum neotier_age_look look)
+{
+	u32 is = ages->frames[frame], pass = is >> NEOTIER_AGE_PASS_SHIFT;
+
+	if (look == NEOTIER_AGE_LOOK_CHECK)
+		return pass == ages->pass && (is & NEOTIER_AGE_ARMED);
+	if (pass == ages->pass)
+		return false;
+	return !pass || (is & NEOTIER_AGE_MASK) != NEOTIER_AGE_UNKNOWN || (frame + ages->pass) % NEOTIER_AGE_NOTHING_PASSES == 0;
+}
+
+/**
+ * neotier_ages_see() - what a look found of a page
+ * @ages: ages
+ * @frame: less than nr
+ * @look: arm or check; whoever arms clears an Accessed bit that is set
+ * @accessed: the bit was set; for a page that several map, once for each: one that is set is enough
+ */
+void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed);
+
+/* Nothing is there that could leave, or the page there is a victim no more. */
+void neotier_ages_forget(struct neotier_ages *ages, u32 frame);
+
+/* Frames that may be victims; some may be none any more. */
+static inline u32 neotier_ages_victims(const struct neotier_ages *ages)
+{
+	return ages->idle.nr + ages->old.nr;
+}
+
+/* Those that are idle have been found too long ago: to be looked at anew. */
+void neotier_ages_stale(struct neotier_ages *ages);
+
+/* Chooses a victim, and forgets it. Return: its frame; NEOTIER_NO_FRAME: there is none. */
+u32 neotier_ages_victim(struct neotier_ages *ages);
+
+/* When to look at what. All zero at first. */
+struct neotier_age_pace {
+	u32 first, end;		/* the group: frames that a look starts from */
+	u64 armed_ns;		/* when it was armed; 0: it is checked, or there is none */
+	u64 window_ns;		/* from arming to the check */
+	u64 armed, found;	/* as of the ages, before the group */
+	u64 left_ns;		/* of CPU time */
+	u64 owed_ns;		/* used beyond that */
+	u64 filled_ns;		/* when left_ns was right; 0: never */
+};
+
+/*
+ * The shortest window for victims of pages that have `threshold` requests or more in an epoch of `epoch_ns`: such a page has
+ * eight requests in it.
+ */
+u64 neotier_age_window(u64 epoch_ns, u32 threshold);
+
+/**
+ * neotier_age_next() - which look to make now
+ * @pace: pace; for an arming look, first is where it begins
+ * @ages: ages; a new pass begins here
+ * @wanted: victims
+ * @least_ns: the shortest window
+ * @now_ns: now
+ */
+enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
+				       u64 now_ns);
+
+/* So many victims have made room. */
+void neotier_age_earn(struct neotier_age_pace *pace, u32 victims);
+
+/* It was made, up to frame @end when it armed, and took so long. */
+void neotier_age_done(struct neotier_age_pace *pace, const struct neotier_ages *ages, enum neotier_age_look look, u32 end,
+		      u64 now_ns, u64 took_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which pages of the fast node are not in use, and when they are looked at.
+#include "promotion/age.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace {
+
+constexpr u64 kMs = 1'000'000, kWindow = 10 * kMs;
+constexpr auto kNone = NEOTIER_AGE_LOOK_NONE, kArm = NEOTIER_AGE_LOOK_ARM, kCheck = NEOTIER_AGE_LOOK_CHECK;
+
+struct Node {
+  explicit Node(u32 nr) : frames(nr), idle(NEOTIER_AGE_FOUND), old(NEOTIER_AGE_FOUND) {
+    ages.idle.frames = idle.data();
+    ages.old.frames = old.data();
+    ages.frames = frames.data();
+    ages.nr = nr;
+  }
+  // A look at all frames, of which these have been accessed.
+  void look(neotier_age_look which, const std::vector<u32>& accessed) {
+    for (u32 frame = 0; frame < ages.nr; ++frame) {
+      neotier_ages_see(&ages, frame, which, std::find(accessed.begin(), accessed.end(), frame) != accessed.end());
+    }
+  }
+  // A pass that finds these accessed when it arms, and those in the window.
+  void pass(const std::vector<u32>& before, const std::vector<u32>& in_window) {
+    neotier_ages_begin(&ages);
+    look(kArm, before);
+    look(kCheck, in_window);
+  }
+  u32 victim() { return neotier_ages_victim(&ages); }
+  std::vector<u8> frames;
+  std::vector<u32> idle, old;
+  neotier_ages ages{};
+};
+
+TEST(Age, WhatIsNotAccessedInTheWindowIsAVictim) {
+  Node node(4);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+  neotier_ages_begin(&node.ages);
+  node.look(kArm, {0, 1, 2, 3});
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME) << "nothing is checked yet";
+  node.look(kCheck, {0, 1, 3});
+  EXPECT_EQ(node.victim(), 2u);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME) << "a victim is taken once";
+}
+
+TEST(Age, NotAccessedWhenItIsArmedFirstSaysNothing) {
+  Node node(2);
+  neotier_ages_begin(&node.ages);
+  node.look(kArm, {});
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME) << "not accessed, but since when?";
+  node.look(kCheck, {1});
+  EXPECT_EQ(node.victim(), 0u);
+}
+
+TEST(Age, TheOldComeBeforeTheIdle) {
+  Node node(6);
+  node.pass({0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5});
+  // Between the passes all but 4; in the window 2 and 5.
+  node.pass({0, 1, 2, 3, 5}, {2, 5});
+  EXPECT_EQ(node.victim(), 4u) << "old";
+  EXPECT_EQ(node.victim(), 0u);
+  EXPECT_EQ(node.victim(), 1u);
+  EXPECT_EQ(node.victim(), 3u);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
+TEST(Age, OneAccessAndAVictimIsNoneAnyMore) {
+  Node node(2);
+  node.pass({}, {});
+  EXPECT_EQ(neotier_ages_victims(&node.ages), 2u);
+  node.pass({0, 1}, {0, 1});
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
+TEST(Age, AnyOfThoseThatMapAPageUsesIt) {
+  Node node(4);
+  node.pass({}, {0, 1, 2, 3});
+  neotier_ages_begin(&node.ages);
+  for (const bool second : {false, true}) {
+    neotier_ages_see(&node.ages, 0, kArm, second);
+    neotier_ages_see(&node.ages, 1, kArm, !second);
+  }
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+  for (u32 frame = 2; frame < 4; ++frame) neotier_ages_see(&node.ages, frame, kArm, true);
+  for (u32 frame = 0; frame < 4; ++frame) neotier_ages_see(&node.ages, frame, kCheck, frame == 2);
+  for (u32 frame = 0; frame < 4; ++frame) neotier_ages_see(&node.ages, frame, kCheck, frame != 2);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
+TEST(Age, TwoThatMapAPageMakeOneVictim) {
+  Node node(1);
+  neotier_ages_begin(&node.ages);
+  for (int i = 0; i < 2; ++i) neotier_ages_see(&node.ages, 0, kArm, true);
+  for (int i = 0; i < 2; ++i) neotier_ages_see(&node.ages, 0, kCheck, false);
+  EXPECT_EQ(neotier_ages_victims(&node.ages), 1u);
+}
+
+TEST(Age, EachLookGoesToAFrameOnceAPass) {
+  Node node(1);
+  for (int i = 0; i < 100; ++i) {
+    neotier_ages_begin(&node.ages);
+    EXPECT_NE(node.ages.pass, 0u);
+    EXPECT_TRUE(neotier_ages_due(&node.ages, 0, kArm));
+    EXPECT_FALSE(neotier_ages_due(&node.ages, 0, kCheck));
+    neotier_ages_see(&node.ages, 0, kArm, true);
+    EXPECT_FALSE(neotier_ages_due(&node.ages, 0, kArm));
+    EXPECT_TRUE(neotier_ages_due(&node.ages, 0, kCheck));
+    neotier_ages_see(&node.ages, 0, kCheck, true);
+    EXPECT_FALSE(neotier_ages_due(&node.ages, 0, kArm));
+    EXPECT_FALSE(neotier_ages_due(&node.ages, 0, kCheck));
+  }
+}
+
+TEST(Age, WhatIsNotArmedIsNotChecked) {
+  Node node(1);
+  node.pass({0}, {0});
+  neotier_ages_begin(&node.ages);
+  neotier_ages_see(&node.ages, 0, kCheck, false);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
+TEST(Age, OfMoreThanFitsTheLastFoundAreVictims) {
+  constexpr u32 kMore = 10;
+  Node node(NEOTIER_AGE_FOUND + kMore);
+  node.pass({}, {});
+  EXPECT_EQ(neotier_ages_victims(&node.ages), NEOTIER_AGE_FOUND);
+  EXPECT_EQ(node.victim(), kMore);
+  // The next pass finds the others again.
+  node.pass({}, {});
+  std::vector<bool> taken(NEOTIER_AGE_FOUND + kMore);
+  u32 nr = 0;
+  for (u32 frame = node.victim(); frame != NEOTIER_NO_FRAME; frame = node.victim(), ++nr) {
+    EXPECT_FALSE(taken[frame]);
+    taken[frame] = true;
+  }
+  EXPECT_GE(nr, NEOTIER_AGE_FOUND - kMore);
+}
+
+TEST(Age, WhereThereIsNothingOnePassInEightLooks) {
+  Node node(64);
+  u32 looked = 0;
+  for (int i = 0; i < 17; ++i) {
+    neotier_ages_begin(&node.ages);
+    for (u32 frame = 0; frame < 64; ++frame) {
+      if (!neotier_ages_due(&node.ages, frame, kArm)) continue;
+      ++looked;
+      neotier_ages_forget(&node.ages, frame);
+    }
+  }
+  EXPECT_EQ(looked, 64u + 16 * 8);
+  neotier_ages_begin(&node.ages);
+  neotier_ages_see(&node.ages, 3, kArm, true);
+  neotier_ages_begin(&node.ages);
+  EXPECT_TRUE(neotier_ages_due(&node.ages, 3, kArm)) << "a page came";
+}
+
+TEST(Age, WhatIsForgottenIsNoVictim) {
+  Node node(1);
+  node.pass({}, {});
+  neotier_ages_forget(&node.ages, 0);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+  neotier_ages_begin(&node.ages);
+  node.look(kArm, {});
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME) << "it is a new page now";
+}
+
+TEST(Age, WhatWasFoundTooLongAgoIsFoundAgain) {
+  Node node(2);
+  node.pass({0, 1}, {1});
+  neotier_ages_stale(&node.ages);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+  node.pass({0, 1}, {1});
+  EXPECT_EQ(node.victim(), 0u);
+}
+
+// 100 requests in 50 ms are one in half a ms.
+TEST(AgePace, TheShortestWindowIsEightRequestsLong) {
+  EXPECT_EQ(neotier_age_window(50 * kMs, 100), 4 * kMs);
+  EXPECT_EQ(neotier_age_window(50 * kMs, 10), 40 * kMs);
+  EXPECT_EQ(neotier_age_window(50 * kMs, 65535), kMs);
+  EXPECT_EQ(neotier_age_window(4'095 * kMs, 1), 100 * kMs);
+  EXPECT_EQ(neotier_age_window(50 * kMs, 0), 100 * kMs);
+}
+
+struct Pace : Node {
+  explicit Pace(u32 nr) : Node(nr) {}
+  neotier_age_look next(u64 now, u32 wanted = 1) { return neotier_age_next(&pace, &ages, wanted, kMs, now); }
+  // Arms up to `end`, of which all are pages.
+  void arm(u32 end, u64 now, u64 took = 1000) {
+    for (u32 frame = pace.first; frame < end; ++frame) neotier_ages_see(&ages, frame, kArm, true);
+    neotier_age_done(&pace, &ages, kArm, end, now, took);
+  }
+  // Checks; one page in `share` is idle.
+  void check(u64 now, u32 share, u64 took = 1000) {
+    for (u32 frame = pace.first; frame < pace.end; ++frame) neotier_ages_see(&ages, frame, kCheck, frame % share != 0);
+    neotier_age_done(&pace, &ages, kCheck, 0, now, took);
+  }
+  neotier_age_pace pace{};
+};
+
+TEST(AgePace, GroupsAreArmedAndCheckedAWindowLater) {
+  Pace p(100);
+  EXPECT_EQ(p.next(kMs, 0), kNone) << "nobody wants any";
+  ASSERT_EQ(p.next(kMs), kArm);
+  EXPECT_EQ(p.pace.first, 0u);
+  EXPECT_EQ(p.ages.pass, 1u);
+  p.arm(60, kMs);
+  EXPECT_EQ(p.next(5 * kMs - 1), kNone);
+  EXPECT_EQ(p.next(5 * kMs, 0), kCheck) << "four times the shortest; wanted or not";
+  p.check(5 * kMs, 1000);
+  ASSERT_EQ(p.next(12 * kMs, 10), kArm);
+  EXPECT_EQ(p.pace.first, 60u);
+  p.arm(100, 12 * kMs);
+  p.check(30 * kMs, 1000);
+  ASSERT_EQ(p.next(30 * kMs, 10), kArm);
+  EXPECT_EQ(p.pace.first, 0u) << "a new pass";
+  EXPECT_EQ(p.ages.pass, 2u);
+}
+
+TEST(AgePace, TheWindowFollowsWhatIsFound) {
+  Pace p(800);
+  auto window_after = [&, now = kMs](u32 share) mutable {
+    EXPECT_EQ(p.next(now += 2000 * kMs, 1000), kArm);
+    p.arm(800, now);
+    p.check(now, share);
+    return p.pace.window_ns;
+  };
+  EXPECT_EQ(window_after(4), 4 * kMs);
+  EXPECT_EQ(window_after(10), 2 * kMs);
+  EXPECT_EQ(window_after(10), kMs);
+  EXPECT_EQ(window_after(1), 2 * kMs);
+  for (int i = 0; i < 20; ++i) window_after(1);
+  EXPECT_EQ(p.next(100'000 * kMs, 1000), kArm);
+  EXPECT_EQ(p.pace.window_ns, 100 * kMs) << "a tenth of a second at most";
+  p.arm(800, 100'000 * kMs);
+  p.check(101'000 * kMs, 1000);
+  for (int i = 0; i < 20; ++i) window_after(1000);
+  EXPECT_EQ(p.next(300'000 * kMs, 1000), kArm);
+  EXPECT_EQ(p.pace.window_ns, kMs) << "and no shorter than the shortest";
+}
+
+TEST(AgePace, AGroupWithoutPagesIsNotWaitedFor) {
+  Pace p(100);
+  ASSERT_EQ(p.next(kMs), kArm);
+  neotier_age_done(&p.pace, &p.ages, kArm, 50, kMs, 1000);
+  EXPECT_EQ(p.next(kMs), kArm);
+  EXPECT_EQ(p.pace.first, 50u);
+}
+
+TEST(AgePace, NobodyLooksWhereThereAreEnough) {
+  Pace p(4);
+  p.pass({}, {});
+  EXPECT_EQ(p.next(kMs, 4), kNone);
+  EXPECT_EQ(p.next(kMs, 5), kArm);
+}
+
+TEST(AgePace, LooksTakeTheirShareAndWhatWasSavedUp) {
+  Pace p(1000);
+  // The first may use all that was saved, and the last of them a little more: 12 ms of 10.
+  ASSERT_EQ(p.next(kMs), kArm);
+  p.arm(10, kMs, 3 * kMs);
+  p.check(6 * kMs, 1000, 3 * kMs);
+  ASSERT_EQ(p.next(6 * kMs, 10), kArm);
+  p.arm(20, 6 * kMs, 3 * kMs);
+  p.check(11 * kMs, 1000, 3 * kMs);
+  // .1 ms gained meanwhile.
+  EXPECT_EQ(p.next(11 * kMs + 189 * kMs, 10), kNone);
+  EXPECT_EQ(p.next(11 * kMs + 191 * kMs, 10), kArm);
+  neotier_age_done(&p.pace, &p.ages, kCheck, 0, 202 * kMs, 2 * kMs);
+  EXPECT_EQ(p.next(210 * kMs, 10), kNone);
+  neotier_age_earn(&p.pace, 200);
+  EXPECT_EQ(p.next(210 * kMs, 10), kArm) << "victims that made room pay for it";
+  // A minute later no more is saved than at first.
+  ASSERT_EQ(p.next(60'000 * kMs, 10), kArm);
+  neotier_age_done(&p.pace, &p.ages, kCheck, 0, 60'000 * kMs, 11 * kMs);
+  EXPECT_EQ(p.next(60'000 * kMs + 99 * kMs, 10), kNone);
+  EXPECT_EQ(p.next(60'000 * kMs + 101 * kMs, 10), kArm);
+}
+
+}  // namespace
