@@ -102,10 +102,10 @@
 
 /* Instance capability 3. */
 #define NEOPROF_CAP3_OFFSET 0x0028
-#define NEOPROF_CAP3_INIT 0xa0ULL
+#define NEOPROF_CAP3_INIT 0xff0ULL
 #define NEOPROF_CAP3_HOTLIST_OFFSET_SHIFT 0
 #define NEOPROF_CAP3_HOTLIST_OFFSET_MASK 0xffffffffffffffffULL
-#define NEOPROF_CAP3_HOTLIST_OFFSET_RESET 0xa0ULL
+#define NEOPROF_CAP3_HOTLIST_OFFSET_RESET 0xff0ULL
 
 /* Instance configuration 0. Takes effect on requests accepted after the write, which is answered once those before it have had all their effects; no history is lost by a change of threshold or type. */
 #define NEOPROF_CFG0_OFFSET 0x0050
@@ -197,7 +197,7 @@
 #define NEOPROF_BITMAP_BITS_RESET 0x0ULL
 
 /* Hotlist ring. Valid between HEAD and TAIL. */
-#define NEOPROF_HOTLIST_OFFSET 0x00b0
+#define NEOPROF_HOTLIST_OFFSET 0x1000
 #define NEOPROF_HOTLIST_COUNT 4096
 #define NEOPROF_HOTLIST_STRIDE 8
 #define NEOPROF_HOTLIST_INIT 0x0ULL
@@ -210,13 +210,13 @@
 
 /* NeoProf vendor block: identity. */
 #define NEOPROF_ID_OFFSET 0x9000
-#define NEOPROF_ID_INIT 0x1034652504eULL
+#define NEOPROF_ID_INIT 0x1044652504eULL
 #define NEOPROF_ID_MAGIC_SHIFT 0
 #define NEOPROF_ID_MAGIC_MASK 0xffffffffULL
 #define NEOPROF_ID_MAGIC_RESET 0x4652504eULL
 #define NEOPROF_ID_VERSION_SHIFT 32
 #define NEOPROF_ID_VERSION_MASK 0xffff00000000ULL
-#define NEOPROF_ID_VERSION_RESET 0x103ULL
+#define NEOPROF_ID_VERSION_RESET 0x104ULL
 #define NEOPROF_ID_CLOCK_SHIFT 48
 #define NEOPROF_ID_CLOCK_MASK 0x1000000000000ULL
 #define NEOPROF_ID_CLOCK_RESET 0x0ULL

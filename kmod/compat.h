@@ -11,7 +11,10 @@
 #include <linux/memcontrol.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
+#include <linux/page_counter.h>
+#include <linux/pgtable.h>
 #include <linux/version.h>
+#include <linux/vmstat.h>
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 0)
 #error "neotier needs Linux 6.1 or newer: migrate_device_range() is not there before"
@@ -155,6 +158,48 @@ static inline int neotier_claim(unsigned long pfn, unsigned long nr)
 #else
 	return alloc_contig_range(pfn, pfn + nr, MIGRATE_MOVABLE, GFP_KERNEL | __GFP_NOWARN);
 #endif
+}
+
+/* An entry that others change meanwhile, in one piece. */
+static inline pmd_t neotier_pmd_read(pmd_t *pmd)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+	return pmdp_get_lockless(pmd);
+#else
+	return READ_ONCE(*pmd);
+#endif
+}
+
+/* The kernel's own function for this is not for modules. */
+static inline void neotier_pte_clear_young(pte_t *entry)
+{
+#ifdef CONFIG_X86
+	clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&entry->pte);
+#else
+#error "neotier does not know how this architecture clears an Accessed bit"
+#endif
+}
+
+/* Moves out of a node count as the kernel's own demotions in the background do. */
+static inline void neotier_count_demoted(int nid, unsigned int pages)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+	mod_node_page_state(NODE_DATA(nid), PGDEMOTE_KSWAPD, pages);
+#else
+	count_vm_events(PGDEMOTE_KSWAPD, pages);
+#endif
+}
+
+/* memory.low or memory.min of the cgroup, or of one that it is part of, keeps its memory. Under RCU. */
+static inline bool neotier_memcg_protected(struct mem_cgroup *memcg)
+{
+	for (; memcg; memcg = parent_mem_cgroup(memcg)) {
+		unsigned long keeps = max(READ_ONCE(memcg->memory.low), READ_ONCE(memcg->memory.min));
+
+		if (keeps && keeps >= page_counter_read(&memcg->memory))
+			return true;
+	}
+	return false;
 }
 
 /* Any page of it has an uncorrectable memory error. */

@@ -30,6 +30,16 @@ struct folio *neotier_folio_get(unsigned long pfn)
 	return folio;
 }
 
+static bool neotier_folio_protected(struct folio *folio)
+{
+	bool protected;
+
+	rcu_read_lock();
+	protected = neotier_memcg_protected(neotier_folio_memcg(folio));
+	rcu_read_unlock();
+	return protected;
+}
+
 enum neotier_skip neotier_folio_check(struct neotier_way way, struct folio *folio, enum neotier_hold hold)
 {
 	if (folio_nid(folio) != way.from)
@@ -54,6 +64,8 @@ enum neotier_skip neotier_folio_check(struct neotier_way way, struct folio *foli
 		return NEOTIER_SKIP_NODE;
 	if (!neotier_rules_cgroup(folio))
 		return NEOTIER_SKIP_EXCLUDED;
+	if (way.down && neotier_folio_protected(folio))
+		return NEOTIER_SKIP_PROTECTED;
 	return NR_NEOTIER_SKIP;
 }
 
@@ -124,31 +136,33 @@ static const struct neotier_hotlist_ops neotier_hotlist_ops = {
 int neotier_hotlist_alloc(struct neotier_device *dev)
 {
 	struct neotier_hotlist *list = &dev->hotlist;
+	u32 places = neotier_waiting_places(dev->nr_pages);
 
 	dev->ping_pong.sets_log2 = neotier_ping_pong_sets_log2(node_present_pages(dev->target_nid));
 	dev->ping_pong.entries = kvcalloc(NEOTIER_PING_PONG_WAYS << dev->ping_pong.sets_log2,
 					  sizeof(*dev->ping_pong.entries), GFP_KERNEL);
-	list->seen = kvcalloc(NEOTIER_SEEN_ENTRIES, sizeof(*list->seen), GFP_KERNEL);
-	dev->places = kvcalloc(NEOTIER_WAITING_MAX, sizeof(*dev->places), GFP_KERNEL);
+	list->seen.sets_log2 = neotier_seen_sets_log2(dev->nr_pages);
+	list->seen.entries = kvcalloc(NEOTIER_SEEN_WAYS << list->seen.sets_log2, sizeof(*list->seen.entries), GFP_KERNEL);
+	dev->places = kvcalloc(places, sizeof(*dev->places), GFP_KERNEL);
 	list->queued = vzalloc(neotier_hotlist_words(dev->nr_pages) * sizeof(*list->queued));
-	if (!dev->ping_pong.entries || !list->seen || !dev->places || !list->queued) {
+	if (!dev->ping_pong.entries || !list->seen.entries || !dev->places || !list->queued) {
 		neotier_hotlist_free(dev);
 		return -ENOMEM;
 	}
 	list->ops = &neotier_hotlist_ops;
 	list->owner = dev;
-	neotier_hotlist_init(list, dev->places);
+	neotier_hotlist_init(list, dev->places, places);
 	return 0;
 }
 
 void neotier_hotlist_free(struct neotier_device *dev)
 {
 	vfree(dev->hotlist.queued);
-	kvfree(dev->hotlist.seen);
+	kvfree(dev->hotlist.seen.entries);
 	kvfree(dev->places);
 	kvfree(dev->ping_pong.entries);
 	dev->hotlist.queued = NULL;
-	dev->hotlist.seen = NULL;
+	dev->hotlist.seen.entries = NULL;
 	dev->places = NULL;
 	dev->ping_pong.entries = NULL;
 }
@@ -202,6 +216,11 @@ void neotier_returns_note(struct neotier_device *dev, struct page *page)
 	neotier_ping_pong_note(&dev->ping_pong, neotier_identity_of(page), ktime_get_ns());
 }
 
+void neotier_regrets_note(struct neotier_device *dev, struct page *page)
+{
+	neotier_ping_pong_note(&dev->regrets, neotier_identity_of(page), ktime_get_ns());
+}
+
 void neotier_huge_returns_count(struct neotier_device *dev, struct page *page)
 {
 	if (neotier_ping_pong_check(&dev->ping_pong, neotier_identity_of(page)))
@@ -217,5 +236,7 @@ void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot 
 
 		if (neotier_ping_pong_check(&dev->ping_pong, neotier_identity_of(page)))
 			neotier_stat_add(dev, NEOTIER_STAT_PING_PONG, 1);
+		if (dev->exchange && neotier_ping_pong_check(&dev->regrets, neotier_identity_of(page)))
+			neotier_stat_add(dev, NEOTIER_STAT_REGRETS, 1);
 	}
 }

@@ -11,6 +11,12 @@ struct neotier_policy;
 
 #define NEOTIER_BATCH_MAX 512U
 
+/* Who makes room on a full target node. */
+enum neotier_room_mode {
+	NEOTIER_ROOM_KSWAPD,
+	NEOTIER_ROOM_EXCHANGE,	/* the module: one page goes down for each that comes up */
+};
+
 /* What is done with huge folios that are worth their move. */
 enum neotier_promote_huge {
 	NEOTIER_HUGE_LEAVE,
@@ -32,6 +38,7 @@ struct neotier_knobs {
 	u32 headroom_pages;
 	u32 reserve_pages;
 	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
+	u32 room;		/* enum neotier_room_mode */
 	u32 promote_huge;	/* enum neotier_promote_huge */
 	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;

@@ -12,6 +12,8 @@
  * (lru_add_drain_all), but only before it unmaps, and then no other page is out. Gathering pages in a batch would save
  * nothing: it flushes the TLB page by page (docs/decisions/0017-tlb-shootdowns.md).
  *
+ * Down goes as up does: page by page, so that room for a hot page is made by one that is not in use.
+ *
  * Not here: large folios of other sizes, page cache, KSM (see neotier_page_check()).
  */
 #include <linux/cpuset.h>
@@ -38,8 +40,8 @@ static struct neotier_identity neotier_identity(struct folio *folio)
 }
 
 /* The owner is held: the page is unmapped, copied to *@slot (which is free, and no one else's), and mapped there. */
-static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsigned long pfn, struct neotier_identity identity,
-					      struct page **slot)
+static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, struct neotier_way way, unsigned long pfn,
+					      struct neotier_identity identity, struct page **slot)
 {
 	enum neotier_skip reason = NEOTIER_SKIP_BUSY;
 	struct neotier_identity now;
@@ -52,7 +54,7 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsign
 	now = neotier_identity(page_folio(from));
 	/* Between the look and the lock it may have been freed and used again. */
 	if (page_to_pfn(from) == pfn && now.mapping == identity.mapping && now.index == identity.index)
-		reason = neotier_page_check(neotier_way_up(dev), page_folio(from), NEOTIER_LOCKED);
+		reason = neotier_page_check(way, page_folio(from), NEOTIER_LOCKED);
 	if (reason == NR_NEOTIER_SKIP) {
 		/* Before the page is published: its users must never see an unfinished copy. */
 		if (neotier_copy_page(to, from)) {
@@ -64,15 +66,17 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsign
 	}
 	migrate_device_pages(dev->src, dev->dst, 1);
 	if (dev->dst[0]) {
-		if (dev->src[0] & MIGRATE_PFN_MIGRATE) {
+		if (!(dev->src[0] & MIGRATE_PFN_MIGRATE)) {
+			reason = NEOTIER_SKIP_BUSY;
+		} else if (way.down) {
+			neotier_regrets_note(dev, to);
+		} else {
 			/*
 			 * A page that was demoted comes without a sign of use, and would be among the first to be demoted
 			 * again: the device's report is that sign.
 			 */
 			folio_set_active(page_folio(to));
 			neotier_returns_note(dev, to);
-		} else {
-			reason = NEOTIER_SKIP_BUSY;
 		}
 		/* The old page is freed with those of the whole batch, in one go. */
 		get_page(from);
@@ -87,7 +91,8 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, unsign
  * @slot: the page to move to; when that is used up, the old page takes its place, for the caller to put.
  * Return: NR_NEOTIER_SKIP when the page has moved, else why not.
  */
-static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsigned long pfn, struct page **slot)
+static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, struct neotier_way way, unsigned long pfn,
+					      struct page **slot)
 {
 	struct folio *folio = neotier_folio_get(pfn);
 	struct neotier_identity identity;
@@ -96,15 +101,18 @@ static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, unsign
 
 	if (!folio)
 		return NEOTIER_SKIP_NOT_LRU;
-	reason = neotier_page_check(neotier_way_up(dev), folio, NEOTIER_REFERENCED);
+	reason = neotier_page_check(way, folio, NEOTIER_REFERENCED);
 	if (reason == NR_NEOTIER_SKIP)
-		reason = neotier_owner_hold(neotier_way_up(dev), folio, &owner);
+		reason = neotier_owner_hold(way, folio, &owner);
 	identity = neotier_identity(folio);
 	/* A reference would keep it from moving. */
 	folio_put(folio);
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
-	reason = neotier_migrate_held(dev, pfn, identity, slot);
+	if (way.down && neotier_owner_in_use(&owner, pfn))
+		reason = NEOTIER_SKIP_IN_USE;
+	else
+		reason = neotier_migrate_held(dev, way, pfn, identity, slot);
 	neotier_owner_release(&owner);
 	return reason;
 }
@@ -118,19 +126,90 @@ static void neotier_count_moves(const struct neotier_device *dev, unsigned int m
 #endif
 }
 
-int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
+/* Room for so many: pages of the target node that are not in use move to the device's. */
+static void neotier_demote(struct neotier_device *dev, unsigned int nr)
 {
-	unsigned int got, used = 0, moved = 0, i;
-	struct neotier_hot *hot = dev->batch;
 	struct neotier_time start = neotier_clock_now(dev), end;
-	u64 spent;
+	/* Most may have been accessed since they were found, or be somebody's who wants to keep them. */
+	unsigned int most = min(16 * nr, NEOTIER_BATCH_MAX), tried, used = 0, moved = 0;
+	struct page *to = NULL;
 
-	lockdep_assert_held(&dev->lock);
-	for (got = 0; got < nr; got++) {
+	for (tried = 0; moved < nr && tried < most; tried++) {
+		struct page **slot = &dev->victims[used];
+		enum neotier_skip reason;
+		unsigned long pfn;
+
+		if (!to)
+			to = neotier_room_take_slow(dev);
+		if (!to || !neotier_exchange_victim(dev, &pfn))
+			break;
+		*slot = to;
+		reason = neotier_migrate_page(dev, neotier_way_down(dev), pfn, slot);
+		if (reason == NR_NEOTIER_SKIP) {
+			trace_neotier_demote_page(pfn, page_to_pfn(to));
+			moved++;
+		} else {
+			neotier_keep(dev, pfn, reason);
+		}
+		if (*slot != to) {
+			used++;
+			to = NULL;
+		}
+	}
+	if (to)
+		__free_page(to);
+	release_pages(dev->victims, used);
+	if (moved)
+		neotier_room_owe(&dev->room, moved, ktime_get_ns());
+	neotier_exchange_done(dev, moved, tried == most && !moved);
+	count_vm_events(PGMIGRATE_SUCCESS, moved);
+	neotier_count_demoted(dev->target_nid, moved);
+	end = neotier_clock_now(dev);
+	neotier_stat_add(dev, NEOTIER_STAT_DEMOTED, moved);
+	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_FAILED, tried - moved);
+	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_NS, neotier_clock_span(&dev->clock, &start, &end));
+}
+
+static unsigned int neotier_pool_fill(struct neotier_device *dev, unsigned int got, unsigned int nr)
+{
+	for (; got < nr; got++) {
 		dev->pool[got] = neotier_room_take(dev);
 		if (!dev->pool[got])
 			break;
 	}
+	return got;
+}
+
+/*
+ * Pages of the target node for a batch, in dev->pool. In exchange each is paid for by a victim, unless nobody misses it. What a
+ * victim leaves may take a while to be free, and may be taken by a program that grows: it stays owed to us, no other victim is
+ * taken for it, and the reserve has it as soon as it can. Return: how many.
+ */
+static unsigned int neotier_pool(struct neotier_device *dev, unsigned int nr)
+{
+	unsigned int got, paid;
+	u64 unpaid;
+
+	if (!dev->exchange)
+		return neotier_pool_fill(dev, 0, nr);
+	unpaid = neotier_room_unpaid(dev);
+	if (unpaid + dev->room.owed < nr)
+		neotier_demote(dev, nr - unpaid - dev->room.owed);
+	paid = min_t(u64, nr, unpaid + dev->room.owed);
+	got = neotier_pool_fill(dev, 0, paid);
+	neotier_room_paid(&dev->room, got > unpaid ? got - unpaid : 0);
+	neotier_reserve_owed(dev);
+	return got;
+}
+
+int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
+{
+	unsigned int got = neotier_pool(dev, nr), used = 0, moved = 0, i;
+	struct neotier_time start = neotier_clock_now(dev), end;
+	struct neotier_hot *hot = dev->batch;
+	u64 spent;
+
+	lockdep_assert_held(&dev->lock);
 	if (got < nr)
 		neotier_hotlist_untake(&dev->hotlist, hot + got, nr - got);
 	if (!got)
@@ -143,7 +222,7 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 		struct page *to = dev->pool[used];
 		enum neotier_skip reason;
 
-		reason = neotier_migrate_page(dev, pfn, &dev->pool[used]);
+		reason = neotier_migrate_page(dev, neotier_way_up(dev), pfn, &dev->pool[used]);
 		used += dev->pool[used] != to;
 		if (reason != NR_NEOTIER_SKIP) {
 			neotier_skip(dev, pfn, reason);

@@ -4,6 +4,7 @@
  *
  *	source (source_chmu) -> hotlist, huge -> policy, quota, room -> migrate      promote: the thread that carries it
  *	clock: what its steps took
+ *	age: which pages of the target node make room
  *	rules, owner: who has a say in what moves
  *	probe: finds devices      region, memory: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
@@ -14,6 +15,7 @@
  * counters. Sysfs only changes knobs (single words, WRITE_ONCE) and wakes the thread.
  *   neotier_devices_lock   the list of devices, retired counters; outermost; taken by the memory notifier, so nothing under it
  *                          may wait for memory hotplug
+ *   neotier_exchange.lock  innermost: the ages of a target node's pages
  *   neotier_device.lock    held by the thread for one step (at most one batch); taken by the memory notifier to wait until
  *                          no page of a range that goes offline is in the module's hands, and by resets and suspends to
  *                          wait until nobody touches the registers
@@ -30,6 +32,7 @@
 #include "interleave.h"
 #include "knobs.h"
 #include "neotier_policy.h"
+#include "promotion/age.h"
 #include "promotion/clock.h"
 #include "promotion/drain.h"
 #include "promotion/hotlist.h"
@@ -96,17 +99,19 @@ struct neotier_device {
 	struct neotier_huge huge;	/* gathered NULL: huge folios stay */
 	bool claim_stopped;		/* claiming does not bring folios to the target node */
 	struct neotier_ping_pong ping_pong;
+	struct neotier_exchange *exchange;	/* NULL: kswapd makes room */
+	struct neotier_ping_pong regrets;	/* pages demoted to make room; with exchange */
 	struct neotier_room room;
 	struct list_head reserve;	/* room.reserved free pages of the target node, kept for promotion */
 	struct neotier_promotion promotion;
 	struct neotier_hot *batch;	/* NEOTIER_BATCH_MAX */
 	unsigned long *src, *dst;	/* NEOTIER_MIGRATE_WORDS, as migrate_device_*() take them */
-	struct page **pool;		/* NEOTIER_BATCH_MAX */
+	struct page **pool, **victims;	/* NEOTIER_BATCH_MAX each */
 
 	const struct neotier_policy *policy;
 	int policy_applied;
 	u64 policy_state[NEOTIER_POLICY_STATE_BYTES / sizeof(u64)];
-	u64 decided_ns;
+	u64 decided_ns, histogram_ns;
 	struct neotier_time decided;	/* checked readings; own_ns 0: the device stood still since */
 	u64 decided_stats[NR_NEOTIER_STAT];
 
@@ -287,6 +292,9 @@ void neotier_returns_note(struct neotier_device *dev, struct page *page);
 /* Counts a huge folio worth its move if it has been promoted before. */
 void neotier_huge_returns_count(struct neotier_device *dev, struct page *page);
 
+/* Remembers a page that was demoted to make room. */
+void neotier_regrets_note(struct neotier_device *dev, struct page *page);
+
 /* Counts those of a batch that have been promoted before: they have been demoted since. */
 void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
 
@@ -331,6 +339,36 @@ struct neotier_owner {
  */
 enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner);
 void neotier_owner_release(struct neotier_owner *owner);
+
+/**
+ * neotier_owner_each() - visit the VMAs that may map a page
+ * @folio: anonymous; the caller holds a reference
+ * @visit: VMA, the page's address in it, @arg; false: no more
+ * @arg: for @visit
+ *
+ * With the anon_vma's lock held, read: page tables of these VMAs stay. None where it is not to be had at once.
+ */
+void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg), void *arg);
+
+/* age.c: which pages of the target node make room. Under dev->lock. */
+
+/* The knob may have changed: what it needs is there while it is on alone. */
+void neotier_exchange_restart(struct neotier_device *dev);
+void neotier_exchange_put(struct neotier_device *dev);
+
+/* Once a step: looks at some pages if room is wanted. */
+void neotier_exchange_step(struct neotier_device *dev, u64 now_ns);
+
+/* Pages that may make room. With dev->exchange. */
+u32 neotier_exchange_victims(const struct neotier_device *dev);
+/* One of them, which is none from then on; to be looked at like any page. Return: whether there was one. */
+bool neotier_exchange_victim(struct neotier_device *dev, unsigned long *pfn);
+
+/* So many made room; @stale: of many not one was a victim any more, so that they are to be looked for anew. */
+void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale);
+
+/* Whether a page whose owner is held has been accessed since it was last looked at. */
+bool neotier_owner_in_use(const struct neotier_owner *owner, unsigned long pfn);
 
 /* rules.c: what the administrator leaves out. Each returns whether a page may move as far as that goes. */
 enum neotier_rule {
@@ -400,6 +438,9 @@ u64 neotier_quota_pages(u64 interval_ns);
  */
 u64 neotier_room(const struct neotier_device *dev);
 
+/* Of these, how many no other page has to leave for: free above the high watermark. */
+u64 neotier_room_unpaid(const struct neotier_device *dev);
+
 /**
  * neotier_room_make() - wake the target node's kswapd, which demotes (or swaps) when free memory is short
  * @dev: device; what becomes free goes to its reserve as well
@@ -415,6 +456,9 @@ bool neotier_room_make(struct neotier_device *dev);
  * Return: a page, not zeroed; the caller frees it or maps it. NULL: none to be had without reclaim.
  */
 struct page *neotier_room_take(struct neotier_device *dev);
+
+/* A page of the device's node, for one that goes down; NULL: none to be had without reclaim. */
+struct page *neotier_room_take_slow(const struct neotier_device *dev);
 
 /**
  * neotier_room_huge() - whether the target node has 2 MiB free in one piece, and leaves others theirs
@@ -434,6 +478,8 @@ void neotier_room_make_huge(const struct neotier_device *dev);
  */
 void neotier_reserve_keep(struct neotier_device *dev, u64 now_ns);
 void neotier_reserve_drop(struct neotier_device *dev);
+/* In exchange: put what victims left into the reserve. */
+void neotier_reserve_owed(struct neotier_device *dev);
 
 /* clock.c: what moves cost, by the clock that their benefit is told by. Under dev->lock. */
 

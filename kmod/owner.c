@@ -17,6 +17,7 @@
 #include <linux/interval_tree_generic.h>
 #include <linux/mempolicy.h>
 #include <linux/mm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/rcupdate.h>
 #include <linux/rmap.h>
 #include <linux/sched/mm.h>
@@ -100,6 +101,8 @@ static enum neotier_skip neotier_vma_check(struct neotier_way way, struct vm_are
 
 	if (vma->vm_flags & VM_LOCKED)
 		return NEOTIER_SKIP_UNEVICTABLE;
+	if (way.down && mm_has_notifiers(vma->vm_mm))
+		return NEOTIER_SKIP_GUEST;
 	if (vma->vm_ops && vma->vm_ops->get_policy)
 		policy = shared = neotier_shared_policy(vma, address);
 	else
@@ -170,32 +173,61 @@ static enum neotier_skip neotier_owner_walk(struct neotier_way way, struct anon_
 	return reason;
 }
 
-enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner)
+/*
+ * Locks the root of the tree of VMAs that may map the folio, read. An anon_vma's memory stays one under RCU, but may be another
+ * page's by now: locked, and then looked at again. NULL: not at once, or nobody maps it.
+ */
+static struct anon_vma *neotier_anon_vma_lock(struct folio *folio, struct anon_vma **root)
 {
-	enum neotier_skip reason = NEOTIER_SKIP_OWNER;
-	struct anon_vma *anon_vma, *root;
+	struct anon_vma *anon_vma;
 
-	owner->nr = 0;
-	/* An anon_vma's memory stays one under RCU, but may be another page's by now: locked, and then looked at again. */
 	rcu_read_lock();
 	anon_vma = neotier_folio_anon_vma(folio);
 	if (!anon_vma || !folio_mapped(folio))
-		goto unlock_rcu;
-	root = READ_ONCE(anon_vma->root);
-	if (!down_read_trylock(&root->rwsem))
-		goto unlock_rcu;
+		goto none;
+	*root = READ_ONCE(anon_vma->root);
+	if (!down_read_trylock(&(*root)->rwsem))
+		goto none;
 	if (neotier_folio_anon_vma(folio) != anon_vma || !folio_mapped(folio)) {
-		up_read(&root->rwsem);
-		goto unlock_rcu;
+		up_read(&(*root)->rwsem);
+		goto none;
 	}
 	rcu_read_unlock();
+	return anon_vma;
+
+none:
+	rcu_read_unlock();
+	return NULL;
+}
+
+void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg), void *arg)
+{
+	struct anon_vma *root, *anon_vma = neotier_anon_vma_lock(folio, &root);
+	unsigned long index = folio->index;
+	struct anon_vma_chain *avc;
+
+	if (!anon_vma)
+		return;
+	for (avc = neotier_avc_iter_first(&anon_vma->rb_root, index, index); avc; avc = neotier_avc_iter_next(avc, index, index)) {
+		struct vm_area_struct *vma = avc->vma;
+
+		if (!visit(vma, vma->vm_start + ((index - neotier_vma_anon_pgoff(vma)) << PAGE_SHIFT), arg))
+			break;
+	}
+	up_read(&root->rwsem);
+}
+
+enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner)
+{
+	struct anon_vma *root, *anon_vma = neotier_anon_vma_lock(folio, &root);
+	enum neotier_skip reason;
+
+	owner->nr = 0;
+	if (!anon_vma)
+		return NEOTIER_SKIP_OWNER;
 	reason = neotier_owner_walk(way, anon_vma, folio, owner);
 	up_read(&root->rwsem);
 	if (reason != NR_NEOTIER_SKIP)
 		neotier_owner_release(owner);
-	return reason;
-
-unlock_rcu:
-	rcu_read_unlock();
 	return reason;
 }

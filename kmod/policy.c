@@ -74,6 +74,7 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
 	dev->promotion.left = NEOTIER_NO_LIMIT;
 	neotier_huge_restart(dev);
+	neotier_exchange_restart(dev);
 	dev->decided_ns = now_ns;
 	neotier_policy_pause(dev);
 	dev->decided = neotier_clock_now(dev);
@@ -93,9 +94,10 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	int generation = atomic_read(&dev->policy_generation);
 	struct neotier_snapshot snapshot = { };
 	struct neotier_plan plan = { };
-	struct neotier_device_state state;
+	struct neotier_device_state state = dev->snapshot;
 	struct neotier_device_state *old = &dev->snapshot;
 	struct neotier_time now;
+	bool histogram;
 	u64 interval;
 	unsigned int i;
 
@@ -110,7 +112,11 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		return;
 	interval = min(interval, (u64)NEOTIER_INTERVAL_MAX_NS);
 
-	if (dev->source->snapshot(dev, &state)) {
+	/* Half of the registers, and each read of one is slow. */
+	histogram = policy->histogram || now_ns - dev->histogram_ns >= NSEC_PER_SEC;
+	if (histogram)
+		dev->histogram_ns = now_ns;
+	if (dev->source->snapshot(dev, &state, histogram)) {
 		neotier_promote_fail(dev, NEOTIER_GONE);
 		return;
 	}
@@ -150,6 +156,9 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	for (i = 0; i < ARRAY_SIZE(failures); i++)
 		snapshot.promote_failed += NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + failures[i]);
 	snapshot.quota_skipped = NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + NEOTIER_SKIP_QUOTA);
+	snapshot.demoted = NEOTIER_SINCE(NEOTIER_STAT_DEMOTED);
+	snapshot.demote_ns = NEOTIER_SINCE(NEOTIER_STAT_DEMOTE_NS);
+	snapshot.regrets = NEOTIER_SINCE(NEOTIER_STAT_REGRETS);
 	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG) +
 			     NEOTIER_HUGE_COST * NEOTIER_SINCE(NEOTIER_STAT_PING_PONG_HUGE);
 #undef NEOTIER_SINCE

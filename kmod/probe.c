@@ -62,12 +62,14 @@ static void neotier_device_free(struct neotier_device *dev)
 		ida_free(&neotier_ids, dev->id);
 	neotier_hotlist_free(dev);
 	neotier_huge_free(dev);
+	neotier_exchange_put(dev);
 	dev->source->close(dev);
 	kvfree(dev->entries);
 	kfree(dev->batch);
 	kfree(dev->src);
 	kfree(dev->dst);
 	kfree(dev->pool);
+	kfree(dev->victims);
 	kfree(dev);
 }
 
@@ -78,7 +80,8 @@ static int neotier_device_alloc(struct neotier_device *dev)
 	dev->src = kcalloc(NEOTIER_MIGRATE_WORDS, sizeof(*dev->src), GFP_KERNEL);
 	dev->dst = kcalloc(NEOTIER_MIGRATE_WORDS, sizeof(*dev->dst), GFP_KERNEL);
 	dev->pool = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->pool), GFP_KERNEL);
-	return dev->entries && dev->batch && dev->src && dev->dst && dev->pool ? 0 : -ENOMEM;
+	dev->victims = kcalloc(NEOTIER_BATCH_MAX, sizeof(*dev->victims), GFP_KERNEL);
+	return dev->entries && dev->batch && dev->src && dev->dst && dev->pool && dev->victims ? 0 : -ENOMEM;
 }
 
 /* From here on the memory notifier knows the device, so that what is checked after it stays true. */

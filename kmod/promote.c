@@ -50,10 +50,11 @@ void neotier_promote_fail(struct neotier_device *dev, const char *why)
 static void neotier_drain(struct neotier_device *dev, u64 now)
 {
 	u64 epoch_ns = READ_ONCE(dev->conf.epoch_us) * NSEC_PER_USEC;
+	u64 used = dev->stats[NEOTIER_STAT_TRIED] + dev->stats[NEOTIER_STAT_DRY_RUN];
 	u32 most;
 	int nr, i;
 
-	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size))
+	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size, used))
 		neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, dev->source->discard(dev));
 	most = neotier_drain_most(&dev->drain, neotier_hotlist_waiting(dev));
 	if (!most)
@@ -175,6 +176,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	neotier_drain(dev, now);
 	if (dev->state == NEOTIER_FAILED)
 		return NEOTIER_SLEEP;
+	neotier_exchange_step(dev, now);
 	if (READ_ONCE(neotier_knobs.dry_run))
 		neotier_reserve_drop(dev);
 	else

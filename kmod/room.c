@@ -58,11 +58,21 @@ static bool neotier_hold(const struct neotier_device *dev)
 	return neotier_room_hold(&dev->room, neotier_hotlist_waiting(dev));
 }
 
+/* Whoever takes memory stops at low; what is above high nobody misses. */
+u64 neotier_room_unpaid(const struct neotier_device *dev)
+{
+	struct neotier_levels target = neotier_node_levels(dev->target_nid);
+
+	return target.above_low > target.gap ? target.above_low - target.gap : 0;
+}
+
 u64 neotier_room(const struct neotier_device *dev)
 {
 	struct neotier_levels target = neotier_node_levels(dev->target_nid);
 
 	lockdep_assert_held(&dev->lock);
+	if (dev->exchange)
+		return neotier_room_unpaid(dev) + neotier_exchange_victims(dev);
 	return neotier_room_pages(&dev->room, neotier_hotlist_waiting(dev), &target);
 }
 
@@ -71,7 +81,8 @@ bool neotier_room_make(struct neotier_device *dev)
 	struct page *page;
 
 	lockdep_assert_held(&dev->lock);
-	if (neotier_hold(dev))
+	/* A victim is found in time, or is not. */
+	if (dev->exchange || neotier_hold(dev))
 		return false;
 	page = alloc_pages_node(dev->target_nid, NEOTIER_GFP, 0);
 	if (page)
@@ -94,7 +105,7 @@ struct page *neotier_room_take(struct neotier_device *dev)
 
 	lockdep_assert_held(&dev->lock);
 	if (!page) {
-		if (neotier_hold(dev))
+		if (dev->exchange || neotier_hold(dev))
 			return alloc_pages_node(dev->target_nid, NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM, 0);
 		/* Below low the allocation wakes kswapd. */
 		if (!dev->room.fill)
@@ -103,6 +114,11 @@ struct page *neotier_room_take(struct neotier_device *dev)
 	}
 	neotier_reserve_take(dev, page);
 	return page;
+}
+
+struct page *neotier_room_take_slow(const struct neotier_device *dev)
+{
+	return alloc_pages_node(dev->nid, NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM, 0);
 }
 
 bool neotier_room_huge(const struct neotier_device *dev)
@@ -126,29 +142,50 @@ void neotier_room_make_huge(const struct neotier_device *dev)
 		__free_pages(page, NEOTIER_HUGE_ORDER);
 }
 
+static bool neotier_reserve_add(struct neotier_device *dev)
+{
+	struct page *page = alloc_pages_node(dev->target_nid, NEOTIER_RESERVE_GFP, 0);
+
+	if (!page)
+		return false;
+	__SetPageOffline(page);
+	list_add(&page->lru, &dev->reserve);
+	dev->room.reserved++;
+	atomic_long_inc(&neotier_reserved);
+	neotier_stat_add(dev, NEOTIER_STAT_RESERVED, 1);
+	return true;
+}
+
+void neotier_reserve_owed(struct neotier_device *dev)
+{
+	u64 most = neotier_room_most(READ_ONCE(neotier_knobs.reserve_pages), node_present_pages(dev->target_nid));
+
+	lockdep_assert_held(&dev->lock);
+	most = min(most, dev->room.owed);
+	while (dev->room.reserved < most && neotier_reserve_add(dev))
+		;
+}
+
 void neotier_reserve_keep(struct neotier_device *dev, u64 now_ns)
 {
 	u64 most = neotier_room_most(READ_ONCE(neotier_knobs.reserve_pages), node_present_pages(dev->target_nid)), pages;
 	struct neotier_levels target = neotier_node_levels(dev->target_nid);
 
 	lockdep_assert_held(&dev->lock);
+	if (dev->exchange) {
+		if (!neotier_room_keep(&dev->room, dev->stats[NEOTIER_STAT_PROMOTED], most, now_ns))
+			neotier_reserve_drop(dev);
+		return;
+	}
 	neotier_room_watch(&dev->room, neotier_node_levels(dev->nid).free + target.free + atomic_long_read(&neotier_reserved),
 			   target.gap, now_ns);
 	if (!neotier_room_keep(&dev->room, dev->stats[NEOTIER_STAT_PROMOTED], most, now_ns))
 		neotier_reserve_drop(dev);
 	if (!dev->room.fill)
 		return;
-	for (pages = neotier_room_fill(&dev->room, target.above_low, most); pages; pages--) {
-		struct page *page = alloc_pages_node(dev->target_nid, NEOTIER_RESERVE_GFP, 0);
-
-		if (!page)
+	for (pages = neotier_room_fill(&dev->room, target.above_low, most); pages; pages--)
+		if (!neotier_reserve_add(dev))
 			break;
-		__SetPageOffline(page);
-		list_add(&page->lru, &dev->reserve);
-		dev->room.reserved++;
-		atomic_long_inc(&neotier_reserved);
-		neotier_stat_add(dev, NEOTIER_STAT_RESERVED, 1);
-	}
 	dev->room.fill = dev->room.reserved < most;
 }
 
@@ -162,4 +199,5 @@ void neotier_reserve_drop(struct neotier_device *dev)
 		__free_page(page);
 	}
 	dev->room.fill = false;
+	dev->room.owed = 0;
 }

@@ -73,8 +73,8 @@ struct neotier_device_state {
  * @discard: throw away what the device reported. Return: number of reports; 0 when TAIL is out of range, which the next drain
  *	will say
  * @acknowledge: clear the causes of the device's interrupt
- * @snapshot: latch and read the device's counters. Return: 0, or -ENODEV when the registers read all ones, as those of a device
- *	that is gone; then @state is worth nothing
+ * @snapshot: latch and read the device's counters; @histogram: that as well, else it is left as it is. Return: 0, or -ENODEV
+ *	when the registers read all ones, as those of a device that is gone; then @state is worth nothing
  * @clock: latch and read the machine's clock, where dev->caps.clock says that there is one. Return: nanoseconds, any value
  * @epoch_valid: whether the device can have epochs of so many microseconds; any time after open()
  */
@@ -88,7 +88,7 @@ struct neotier_source_ops {
 	int (*drain)(struct neotier_device *dev, unsigned int max);
 	unsigned int (*discard)(struct neotier_device *dev);
 	void (*acknowledge)(struct neotier_device *dev);
-	int (*snapshot)(struct neotier_device *dev, struct neotier_device_state *state);
+	int (*snapshot)(struct neotier_device *dev, struct neotier_device_state *state, bool histogram);
 	u64 (*clock)(struct neotier_device *dev);
 	bool (*epoch_valid)(const struct neotier_device *dev, u64 epoch_us);
 };

@@ -476,9 +476,9 @@ static u64 neotier_chmu_clock(struct neotier_device *dev)
 	return neotier_read(dev, NEOPROF_CLOCK_OFFSET);
 }
 
-static int neotier_chmu_snapshot(struct neotier_device *dev, struct neotier_device_state *state)
+static int neotier_chmu_snapshot(struct neotier_device *dev, struct neotier_device_state *state, bool histogram)
 {
-	u64 word = 0;
+	u64 word;
 	int i;
 
 	neotier_write(dev, NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK);
@@ -493,9 +493,10 @@ static int neotier_chmu_snapshot(struct neotier_device *dev, struct neotier_devi
 	state->saturated = neotier_read(dev, NEOPROF_SATURATED_OFFSET);
 	state->occupancy = NEOTIER_GET(OCCUPANCY_UNITS, neotier_read(dev, NEOPROF_OCCUPANCY_OFFSET));
 	state->error_bound = NEOTIER_GET(ERROR_BOUND, neotier_read(dev, NEOPROF_ERROR_OFFSET));
-	state->hot_units = NEOTIER_GET(HOT_UNITS, neotier_read(dev, NEOPROF_HOT_OFFSET));
+	word = neotier_read(dev, NEOPROF_HOT_OFFSET);
+	state->hot_units = NEOTIER_GET(HOT_UNITS, word);
 	BUILD_BUG_ON(NEOTIER_HISTOGRAM_BINS != 2 * NEOPROF_HISTOGRAM_COUNT);
-	for (i = 0; i < NEOPROF_HISTOGRAM_COUNT; i++) {
+	for (i = 0; histogram && i < NEOPROF_HISTOGRAM_COUNT; i++) {
 		word = neotier_read(dev, NEOPROF_HISTOGRAM_OFFSET + i * NEOPROF_HISTOGRAM_STRIDE);
 		state->histogram[2 * i] = NEOTIER_GET(HISTOGRAM_EVEN, word);
 		state->histogram[2 * i + 1] = NEOTIER_GET(HISTOGRAM_ODD, word);

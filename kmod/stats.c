@@ -7,9 +7,11 @@
 
 #define NEOTIER_COUNTER_NAME(NAME, name, text) #name,
 #define NEOTIER_SKIP_NAME(NAME, name, text) "skipped_" #name,
+#define NEOTIER_KEPT_NAME(NAME, name) "kept_" #name,
 const char *const neotier_stat_names[NR_NEOTIER_STAT] = {
 	NEOTIER_COUNTERS(NEOTIER_COUNTER_NAME)
 	NEOTIER_SKIPS(NEOTIER_SKIP_NAME)
+	NEOTIER_KEPTS(NEOTIER_KEPT_NAME)
 };
 
 static u64 neotier_retired[NR_NEOTIER_STAT];
@@ -23,6 +25,16 @@ void neotier_skip(struct neotier_device *dev, unsigned long pfn, enum neotier_sk
 {
 	neotier_stat_add(dev, NEOTIER_STAT_SKIP_RANGE + reason, 1);
 	trace_neotier_skip(pfn, reason);
+}
+
+#define NEOTIER_KEPT_STAT(NAME, name) [NEOTIER_SKIP_##NAME] = NEOTIER_STAT_KEPT_##NAME,
+
+void neotier_keep(struct neotier_device *dev, unsigned long pfn, enum neotier_skip reason)
+{
+	static const enum neotier_stat stats[NR_NEOTIER_SKIP] = { NEOTIER_KEPTS(NEOTIER_KEPT_STAT) };
+
+	neotier_stat_add(dev, stats[reason], 1);
+	trace_neotier_keep(pfn, reason);
 }
 
 u64 neotier_stat_sum(enum neotier_stat stat)

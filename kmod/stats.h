@@ -24,6 +24,14 @@
 	X(PROMOTE_NS,      promote_ns,      "time spent in those batches, nanoseconds, by the clock in use: with what other tasks took") \
 	X(PING_PONG,       ping_pong,       "reports of pages that had been promoted and have been demoted since") \
 	X(PING_PONG_HUGE,  ping_pong_huge,  "huge folios worth their move that had been promoted whole and have been demoted since") \
+	X(DEMOTED,         demoted,         "pages moved from the target node to make room: with room=exchange; what kswapd demotes is not in it") \
+	X(DEMOTE_FAILED,   demote_failed,   "victims tried and not moved: the sum of kept_*") \
+	X(DEMOTE_NS,       demote_ns,       "time spent on victims, nanoseconds, by the clock in use: with what other tasks took") \
+	X(REGRETS,         regrets,         "reports of pages that had been demoted to make room") \
+	X(AGE_PASSES,      age_passes,      "times all pages of the target node were looked at for their Accessed bit") \
+	X(AGE_LOOKS,       age_looks,       "page table entries looked at for it") \
+	X(AGE_FOUND,       age_found,       "pages found not in use") \
+	X(AGE_NS,          age_ns,          "time spent looking, nanoseconds, by the kernel's clock") \
 	X(WAKEUPS,         wakeups,         "times the thread looked at the device") \
 	X(ROOM_WAITS,      room_waits,      "times promotion stopped for want of free memory and woke kswapd") \
 	X(ROOM_HOLDS,      room_holds,      "times promotion stopped for want of free memory and kswapd was not worth waking") \
@@ -46,9 +54,11 @@
 
 #define NEOTIER_COUNTER_ENUM(NAME, name, text) NEOTIER_STAT_##NAME,
 #define NEOTIER_SKIP_STAT_ENUM(NAME, name, text) NEOTIER_STAT_SKIP_##NAME,
+#define NEOTIER_KEPT_STAT_ENUM(NAME, name) NEOTIER_STAT_KEPT_##NAME,
 enum neotier_stat {
 	NEOTIER_COUNTERS(NEOTIER_COUNTER_ENUM)
 	NEOTIER_SKIPS(NEOTIER_SKIP_STAT_ENUM)
+	NEOTIER_KEPTS(NEOTIER_KEPT_STAT_ENUM)
 	NR_NEOTIER_STAT
 };
 
@@ -72,6 +82,9 @@ void neotier_stat_add(struct neotier_device *dev, enum neotier_stat stat, u64 n)
  * @reason: why
  */
 void neotier_skip(struct neotier_device *dev, unsigned long pfn, enum neotier_skip reason);
+
+/* As neotier_skip(), of a victim. */
+void neotier_keep(struct neotier_device *dev, unsigned long pfn, enum neotier_skip reason);
 
 /**
  * neotier_stat_sum() - a counter over all devices, those already removed included

@@ -132,6 +132,27 @@ static ssize_t policy_store(struct kobject *kobj, struct kobj_attribute *attr, c
 	return -EINVAL;
 }
 
+/* By enum neotier_room_mode. */
+static const char *const neotier_room_modes[] = { "kswapd", "exchange" };
+
+static ssize_t room_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return neotier_show_choice(buf, neotier_room_modes, ARRAY_SIZE(neotier_room_modes), READ_ONCE(neotier_knobs.room));
+}
+
+static ssize_t room_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf, size_t len)
+{
+	int mode = sysfs_match_string(neotier_room_modes, buf);
+
+	if (mode < 0)
+		return mode;
+	WRITE_ONCE(neotier_knobs.room, mode);
+	neotier_restart_policies();
+	neotier_promote_wake_all();
+	return len;
+}
+
+static struct kobj_attribute neotier_room_attr = __ATTR(room, NEOTIER_FILE_MODE_RW, room_show, room_store);
 static struct kobj_attribute neotier_policy_attr = __ATTR(policy, NEOTIER_FILE_MODE_RW, policy_show, policy_store);
 
 struct neotier_rule_attr {
@@ -460,7 +481,7 @@ void neotier_sysfs_del_device(struct neotier_device *dev)
 
 static struct attribute *neotier_stat_rows[NR_NEOTIER_STAT + 1];
 static const struct attribute_group neotier_stat_group = { .name = "stats", .attrs = neotier_stat_rows };
-static struct attribute *neotier_knob_rows[1 + ARRAY_SIZE(neotier_rule_table) + ARRAY_SIZE(neotier_knob_table) + 1];
+static struct attribute *neotier_knob_rows[2 + ARRAY_SIZE(neotier_rule_table) + ARRAY_SIZE(neotier_knob_table) + 1];
 static const struct attribute_group neotier_knob_group = { .attrs = neotier_knob_rows };
 static const struct attribute_group *neotier_groups[] = { &neotier_knob_group, &neotier_stat_group, NULL };
 
@@ -470,6 +491,7 @@ static void neotier_sysfs_fill(void)
 	unsigned int i;
 
 	*row++ = &neotier_policy_attr.attr;
+	*row++ = &neotier_room_attr.attr;
 	for (i = 0; i < ARRAY_SIZE(neotier_rule_table); i++)
 		*row++ = &neotier_rule_table[i].attr.attr;
 	for (i = 0; i < ARRAY_SIZE(neotier_knob_table); i++)

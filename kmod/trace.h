@@ -89,8 +89,7 @@ TRACE_EVENT(neotier_promote_page,
 		  __entry->src_pfn, __entry->dst_pfn, __entry->latency_ns)
 );
 
-/* One report that moved nothing, or has to wait; @reason is an enum neotier_skip. */
-TRACE_EVENT(neotier_skip,
+DECLARE_EVENT_CLASS(neotier_reason,
 	TP_PROTO(unsigned long pfn, unsigned int reason),
 	TP_ARGS(pfn, reason),
 	TP_STRUCT__entry(
@@ -103,6 +102,33 @@ TRACE_EVENT(neotier_skip,
 	),
 	TP_printk("pfn=0x%lx reason=%s", __entry->pfn,
 		  __print_symbolic(__entry->reason, NEOTIER_SKIPS(NEOTIER_SKIP_SYMBOL) { -1, NULL }))
+);
+
+/* One report that moved nothing, or has to wait; @reason is an enum neotier_skip. */
+DEFINE_EVENT(neotier_reason, neotier_skip,
+	TP_PROTO(unsigned long pfn, unsigned int reason),
+	TP_ARGS(pfn, reason)
+);
+
+/* One victim that moved to make room. */
+TRACE_EVENT(neotier_demote_page,
+	TP_PROTO(unsigned long src_pfn, unsigned long dst_pfn),
+	TP_ARGS(src_pfn, dst_pfn),
+	TP_STRUCT__entry(
+		__field(unsigned long, src_pfn)
+		__field(unsigned long, dst_pfn)
+	),
+	TP_fast_assign(
+		__entry->src_pfn = src_pfn;
+		__entry->dst_pfn = dst_pfn;
+	),
+	TP_printk("src_pfn=0x%lx dst_pfn=0x%lx", __entry->src_pfn, __entry->dst_pfn)
+);
+
+/* One victim that stayed; @reason is an enum neotier_skip. */
+DEFINE_EVENT(neotier_reason, neotier_keep,
+	TP_PROTO(unsigned long pfn, unsigned int reason),
+	TP_ARGS(pfn, reason)
 );
 
 #endif

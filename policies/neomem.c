@@ -131,6 +131,7 @@ static void neomem_decide(void *state, const struct neotier_snapshot *snapshot, 
 const struct neotier_policy neotier_policy_neomem = {
 	.name = "neomem",
 	.text = "NeoMem's dynamic threshold: quota, bandwidth and ping-pong set the share of pages called hot",
+	.histogram = true,
 	.init = neomem_init,
 	.decide = neomem_decide,
 };

@@ -52,6 +52,9 @@ struct neotier_snapshot {
 	u64 promote_failed;	/* hot, but not moved: busy, no room, ... */
 	u64 promote_ns;		/* time that moving the promoted pages took, by the clock of saved_ns: promotion/clock.h */
 	u64 quota_skipped;	/* hot, but over quota */
+	u64 demoted;		/* pages demoted to make room, one for one; what the kernel demotes by itself is not in it */
+	u64 demote_ns;		/* time that these took, by the same clock */
+	u64 regrets;		/* pages reported hot that had been demoted to make room */
 	u64 ping_pong;		/* promoted pages that had been promoted before and demoted since */
 	/* kernel, levels */
 	u64 quota_pages;	/* pages the quota allows in the interval; NEOTIER_NO_LIMIT: none */
@@ -79,6 +82,7 @@ extern const struct neotier_policy_params neotier_policy_default_params;
 struct neotier_policy {
 	const char *name;	/* as written to sysfs */
 	const char *text;	/* one line for people */
+	bool histogram;		/* decide() looks at the snapshot's histogram; else it may be a second old */
 	/*
 	 * state: NEOTIER_POLICY_STATE_BYTES, 8-byte aligned, zeroed by the caller. Parameters out of range are moved to
 	 * the nearest value in range. decide() fills the whole plan; its threshold is always in 1 .. counter_max.

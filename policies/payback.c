@@ -4,10 +4,11 @@
  *
  * Metric. Time after which a promotion has paid back what it cost, if the page stays as hot as it was in the epoch:
  *
- *	cost	ns to move a page: measured on this machine, promotion by promotion. Twice, because the page that has to make
- *		room is moved as well. Being preempted only ever adds to it, so it falls faster than it rises.
+ *	cost	ns to promote a page, and to demote the one that makes room: each measured on this machine, move by move. As long as
+ *		the latter is not known (kswapd demotes), it is taken for the same. Being preempted only ever adds to a cost, so
+ *		it falls faster than it rises.
  *	saved	ns that a request is served sooner by the fast tier, after what the core overlaps (parameter saved_ns).
- *	theta = pressure * 2 * cost * epoch / (saved * payback)		requests in an epoch
+ *	theta = pressure * cost * epoch / (saved * payback)		requests in an epoch
  *
  * A page below theta would have to stay hot for longer than payback_ms before anybody gains. A fixed threshold does not
  * know that: ten requests in 50 ms never repay a move that costs 10 us each way within it, and a machine with
@@ -15,12 +16,13 @@
  * any of those.
  *
  * pressure, 1 .. 256, is for a hot set larger than the fast tier. Then every promotion throws out a page as hot as itself,
- * which comes back: while more than one in PING_PONG_SHARE promotions had been here before, pressure grows by a quarter with
+ * which comes back: while more than one in PING_PONG_SHARE promotions had been here before (promoted, or demoted to make
+ * room), pressure grows by a quarter with
  * each decision, so only ever hotter pages compete; otherwise it falls back by a sixteenth. (NeoMem's law squares the ratio
  * into the share of hot pages; here the price of moving rises instead, and the histogram is not needed.)
  *
  * What it gives up. A page that is lukewarm for hours would repay its move, but not within payback_ms: raise that. And
- * nothing is known about the page that makes room: the kernel demotes it, and this policy only sees it come back.
+ * little is known about the page that makes room: this policy only sees it come back.
  *
  * Where it fails: heat that comes in bursts shorter than payback_ms looks steady, so each burst costs a move
  * (confirm_epochs is the guard). Where the device's counter_max is below theta, pages at counter_max count as hot.
@@ -42,7 +44,8 @@
 #define EPOCH_MAX_NS 60000000000ULL
 
 struct payback_state {
-	u64 cost_ns;		/* COST_MIN_NS .. COST_MAX_NS */
+	u64 cost_ns;		/* of a promotion: COST_MIN_NS .. COST_MAX_NS */
+	u64 room_ns;		/* of the demotion that makes room: the same; 0: not known */
 	u64 saved_ns;		/* 1 .. 100000 */
 	u64 payback_ns;		/* 10^6 .. 6 * 10^10 */
 	u64 pressure;		/* PRESSURE_ONE .. PRESSURE_MAX */
@@ -60,26 +63,33 @@ static void payback_init(void *state, const struct neotier_policy_params *params
 	s->pressure = PRESSURE_ONE;
 }
 
+/* What is believed after so many moves more that took so long together. */
+static u64 payback_cost(u64 cost_ns, u64 moves, u64 took_ns)
+{
+	u64 measured;
+
+	if (moves < COST_SAMPLES)
+		return cost_ns;
+	measured = neotier_clamp_u64(took_ns / moves, COST_MIN_NS, COST_MAX_NS);
+	return measured < cost_ns ? (cost_ns + measured) / 2 : cost_ns + (measured - cost_ns) / 32;
+}
+
 static void payback_decide(void *state, const struct neotier_snapshot *snapshot, struct neotier_plan *plan)
 {
 	struct payback_state *s = state;
 	u64 epoch_ns = neotier_clamp_u64(snapshot->epoch_ns, 1, EPOCH_MAX_NS);
+	u64 back = snapshot->ping_pong > snapshot->regrets ? snapshot->ping_pong : snapshot->regrets;
 	u64 theta;
 
-	if (snapshot->promoted >= COST_SAMPLES) {
-		u64 measured = neotier_clamp_u64(snapshot->promote_ns / snapshot->promoted, COST_MIN_NS, COST_MAX_NS);
-
-		if (measured < s->cost_ns)
-			s->cost_ns = (s->cost_ns + measured) / 2;
-		else
-			s->cost_ns += (measured - s->cost_ns) / 32;
-	}
-	if (snapshot->ping_pong > snapshot->promoted / PING_PONG_SHARE)
+	s->cost_ns = payback_cost(s->cost_ns, snapshot->promoted, snapshot->promote_ns);
+	if (snapshot->demoted)
+		s->room_ns = payback_cost(s->room_ns ? s->room_ns : s->cost_ns, snapshot->demoted, snapshot->demote_ns);
+	if (back > snapshot->promoted / PING_PONG_SHARE)
 		s->pressure = neotier_clamp_u64(s->pressure + s->pressure / 4, PRESSURE_ONE, PRESSURE_MAX);
 	else
 		s->pressure = neotier_clamp_u64(s->pressure - s->pressure / 16, PRESSURE_ONE, PRESSURE_MAX);
 
-	theta = 2 * s->cost_ns * epoch_ns / (s->saved_ns * s->payback_ns);	/* <= 1.2 * 10^17 / 10^6 */
+	theta = (s->cost_ns + (s->room_ns ? s->room_ns : s->cost_ns)) * epoch_ns / (s->saved_ns * s->payback_ns);	/* <= 1.2 * 10^17 / 10^6 */
 	theta = theta * s->pressure / PRESSURE_ONE;
 	if (snapshot->downsampling > 1)
 		theta /= snapshot->downsampling;

@@ -404,6 +404,32 @@ TEST(Payback, CostIsMeasuredAndFallsFasterThanItRises) {
   EXPECT_EQ(p.decide(s).threshold, 37u);
 }
 
+TEST(Payback, WhatMakesRoomHasACostOfItsOwn) {
+  Instance p(neotier_policy_payback, a_second());
+  neotier_snapshot s = quiet();
+  s.epoch_ns = 100'000'000;
+  s.demoted = 15;  // too few to go by: as dear as a promotion
+  s.demote_ns = 15 * 90'000;
+  EXPECT_EQ(p.decide(s).threshold, 50u);
+  s.demoted = 100;
+  s.demote_ns = 100 * 5'000;
+  EXPECT_EQ(p.decide(s).threshold, 43u);  // 10 us, and 7.5
+  s.demoted = s.demote_ns = 0;
+  EXPECT_EQ(p.decide(s).threshold, 43u);
+}
+
+TEST(Payback, RegretsRaiseThePriceAsReturnsDo) {
+  Instance p(neotier_policy_payback, a_second());
+  neotier_snapshot s = quiet();
+  s.epoch_ns = 200'000'000;
+  s.promoted = 80;
+  s.promote_ns = 80 * 10'000;
+  s.regrets = 10;
+  EXPECT_EQ(p.decide(s).threshold, 100u);
+  s.regrets = 11;
+  EXPECT_EQ(p.decide(s).threshold, 125u);
+}
+
 TEST(Payback, PagesThatComeBackRaiseThePriceUntilTheyStop) {
   Instance p(neotier_policy_payback, a_second());
   neotier_snapshot s = quiet();

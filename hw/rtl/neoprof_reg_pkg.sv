@@ -75,7 +75,7 @@ package neoprof_reg_pkg;
 
   // Instance capability 3.
   localparam logic [15:0] CAP3_OFFSET = 16'h0028;
-  localparam logic [63:0] CAP3_INIT = 64'h00000000000000a0;
+  localparam logic [63:0] CAP3_INIT = 64'h0000000000000ff0;
   localparam int unsigned CAP3_HOTLIST_OFFSET_MSB = 63;
   localparam int unsigned CAP3_HOTLIST_OFFSET_LSB = 0;
 
@@ -153,7 +153,7 @@ package neoprof_reg_pkg;
   localparam int unsigned BITMAP_BITS_LSB = 0;
 
   // Hotlist ring. Valid between HEAD and TAIL.
-  localparam logic [15:0] HOTLIST_OFFSET = 16'h00b0;
+  localparam logic [15:0] HOTLIST_OFFSET = 16'h1000;
   localparam int unsigned HOTLIST_COUNT = 4096;
   localparam logic [63:0] HOTLIST_INIT = 64'h0000000000000000;
   localparam int unsigned HOTLIST_COUNT_MSB = 15;
@@ -163,7 +163,7 @@ package neoprof_reg_pkg;
 
   // NeoProf vendor block: identity.
   localparam logic [15:0] ID_OFFSET = 16'h9000;
-  localparam logic [63:0] ID_INIT = 64'h000001034652504e;
+  localparam logic [63:0] ID_INIT = 64'h000001044652504e;
   localparam int unsigned ID_MAGIC_MSB = 31;
   localparam int unsigned ID_MAGIC_LSB = 0;
   localparam int unsigned ID_VERSION_MSB = 47;

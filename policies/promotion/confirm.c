@@ -3,9 +3,19 @@
 
 #define NEOTIER_PART_MASK ((1U << 28) - 1)
 
-static u32 neotier_seen_set(u32 page)
+#define NEOTIER_SEEN_MIN 4096U
+#define NEOTIER_SEEN_MAX 65536U
+
+u32 neotier_seen_sets_log2(u64 slow_pages)
 {
-	return page * 0x61C88647U >> (32 - NEOTIER_SEEN_SETS_LOG2);
+	u64 entries = neotier_clamp_u64(slow_pages / 2, NEOTIER_SEEN_MIN, NEOTIER_SEEN_MAX);
+
+	return 64 - (u32)__builtin_clzll((entries - 1) / NEOTIER_SEEN_WAYS);
+}
+
+static struct neotier_seen *neotier_seen_set(const struct neotier_seen_table *seen, u32 page)
+{
+	return &seen->entries[(page * 0x61C88647U >> (32 - seen->sets_log2)) * NEOTIER_SEEN_WAYS];
 }
 
 static u32 neotier_parts_since(u32 now, u32 then)
@@ -13,9 +23,9 @@ static u32 neotier_parts_since(u32 now, u32 then)
 	return (now - then) & NEOTIER_PART_MASK;
 }
 
-bool neotier_confirmed(struct neotier_seen *seen, u32 page, u64 now_ns, u64 epoch_ns, u32 wanted)
+bool neotier_confirmed(const struct neotier_seen_table *seen, u32 page, u64 now_ns, u64 epoch_ns, u32 wanted)
 {
-	struct neotier_seen *set = &seen[neotier_seen_set(page) * NEOTIER_SEEN_WAYS], *entry = set;
+	struct neotier_seen *set = neotier_seen_set(seen, page), *entry = set;
 	u32 part = (u32)(now_ns / (epoch_ns / NEOTIER_SEEN_PARTS)) & NEOTIER_PART_MASK, passed, i;
 
 	if (wanted <= 1)

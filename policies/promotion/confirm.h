@@ -19,8 +19,6 @@ extern "C" {
 #endif
 
 #define NEOTIER_SEEN_WAYS 4U
-#define NEOTIER_SEEN_SETS_LOG2 14
-#define NEOTIER_SEEN_ENTRIES (NEOTIER_SEEN_WAYS << NEOTIER_SEEN_SETS_LOG2)
 /* Time between two reports is counted in parts of an epoch: at least APART of them, at most GAP. */
 #define NEOTIER_SEEN_PARTS 8U
 #define NEOTIER_SEEN_APART 6U
@@ -31,9 +29,17 @@ struct neotier_seen {
 	u32 part : 28, times : 4;	/* when it was last counted; how often */
 };
 
+struct neotier_seen_table {
+	struct neotier_seen *entries;	/* NEOTIER_SEEN_WAYS << sets_log2, zeroed at first */
+	u32 sets_log2;			/* 1 .. 31 */
+};
+
+/* For a slow tier of so many pages: half an entry each, within bounds. */
+u32 neotier_seen_sets_log2(u64 slow_pages);
+
 /**
  * neotier_confirmed() - note a report of a page
- * @seen: NEOTIER_SEEN_ENTRIES entries, zeroed before the first call
+ * @seen: table
  * @page: index in the region, below 2^32 - 1
  * @now_ns: when it was reported; rises
  * @epoch_ns: length of an epoch, NEOTIER_SEEN_PARTS or more
@@ -41,7 +47,7 @@ struct neotier_seen {
  *
  * Return: whether that many have; then the page is forgotten.
  */
-bool neotier_confirmed(struct neotier_seen *seen, u32 page, u64 now_ns, u64 epoch_ns, u32 wanted);
+bool neotier_confirmed(const struct neotier_seen_table *seen, u32 page, u64 now_ns, u64 epoch_ns, u32 wanted);
 
 #ifdef __cplusplus
 }

@@ -10,12 +10,14 @@
 namespace {
 
 constexpr uint64_t kEpochNs = 50'000'000;
+constexpr uint32_t kSetsLog2 = 14;
 
 struct Table {
   bool report(uint32_t page, double epochs, uint32_t wanted = 2) {
-    return neotier_confirmed(entries.data(), page, static_cast<uint64_t>(epochs * kEpochNs), kEpochNs, wanted);
+    return neotier_confirmed(&table, page, static_cast<uint64_t>(epochs * kEpochNs), kEpochNs, wanted);
   }
-  std::vector<neotier_seen> entries = std::vector<neotier_seen>(NEOTIER_SEEN_ENTRIES);
+  std::vector<neotier_seen> entries = std::vector<neotier_seen>(NEOTIER_SEEN_WAYS << kSetsLog2);
+  neotier_seen_table table = {entries.data(), kSetsLog2};
 };
 
 TEST(Confirm, OneEpochIsEnoughWhereOneIsWanted) {
@@ -78,7 +80,7 @@ TEST(Confirm, AsManyEpochsAsWanted) {
 std::vector<uint32_t> pages_of_one_set(size_t count) {
   std::vector<uint32_t> pages;
   for (uint32_t page = 0; pages.size() < count; ++page) {
-    if (page * 0x61C88647U >> (32 - NEOTIER_SEEN_SETS_LOG2) == 0) pages.push_back(page);
+    if (page * 0x61C88647U >> (32 - kSetsLog2) == 0) pages.push_back(page);
   }
   return pages;
 }
@@ -98,6 +100,13 @@ TEST(Confirm, TimeWraps) {
   const double wraps = double{1 << 28} / NEOTIER_SEEN_PARTS;
   table.report(7, wraps - .5);
   EXPECT_TRUE(table.report(7, wraps + .5));
+}
+
+TEST(Confirm, HalfAnEntryForEachPageWithinBounds) {
+  EXPECT_EQ(neotier_seen_sets_log2(0), 10u);
+  EXPECT_EQ(neotier_seen_sets_log2(8192), 10u);
+  EXPECT_EQ(neotier_seen_sets_log2(32768), 12u);
+  EXPECT_EQ(neotier_seen_sets_log2(uint64_t{1} << 40), 14u);
 }
 
 }  // namespace

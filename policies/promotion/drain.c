@@ -2,7 +2,15 @@
 #include "promotion/drain.h"
 #include "promotion/room.h"
 
-bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size)
+/* At least one, so that a small ring is not left alone. */
+static u32 neotier_drain_allowance(const struct neotier_drain *drain, u32 hotlist_size)
+{
+	u32 share = hotlist_size / (drain->idle < NEOTIER_DRAIN_PATIENCE ? 2 : 16);
+
+	return share ? share : 1;
+}
+
+bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 used)
 {
 	bool discard;
 
@@ -10,7 +18,13 @@ bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, 
 		return false;
 	discard = !drain->allowed;
 	drain->epoch_ns = now_ns;
-	drain->allowed = hotlist_size / 2;
+	if (used != drain->used) {
+		drain->used = used;
+		drain->idle = 0;
+	} else if (drain->idle < NEOTIER_DRAIN_PATIENCE) {
+		drain->idle++;
+	}
+	drain->allowed = neotier_drain_allowance(drain, hotlist_size);
 	return discard;
 }
 

@@ -22,9 +22,9 @@ static enum neotier_skip neotier_hotlist_drop(struct neotier_hotlist *list, u32 
 	return reason;
 }
 
-void neotier_hotlist_init(struct neotier_hotlist *list, struct neotier_waiting_place *places)
+void neotier_hotlist_init(struct neotier_hotlist *list, struct neotier_waiting_place *places, u32 nr)
 {
-	neotier_waiting_init(&list->waiting, places);
+	neotier_waiting_init(&list->waiting, places, nr);
 }
 
 enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page, u32 count, u64 now_ns, u64 epoch_ns,
@@ -40,7 +40,7 @@ enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page,
 		list->ops->skip(list->owner, page, NEOTIER_SKIP_DUPLICATE);
 		return NEOTIER_SKIP_DUPLICATE;
 	}
-	if (!neotier_confirmed(list->seen, page, now_ns, epoch_ns, confirm_epochs))
+	if (!neotier_confirmed(&list->seen, page, now_ns, epoch_ns, confirm_epochs))
 		return neotier_hotlist_drop(list, page, NEOTIER_SKIP_UNCONFIRMED);
 	/* Here as well as before the move: kswapd is woken, and others demoted, for what waits. */
 	reason = list->ops->look(list->owner, page, true);

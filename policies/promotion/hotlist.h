@@ -31,7 +31,7 @@ struct neotier_hotlist_ops {
 struct neotier_hotlist {
 	struct neotier_waiting waiting;
 	u64 *queued;			/* bit for each page of the region: waits or is in a batch */
-	struct neotier_seen *seen;	/* reports that wait for confirmation */
+	struct neotier_seen_table seen;	/* reports that wait for confirmation */
 	const struct neotier_hotlist_ops *ops;
 	void *owner;			/* as the ops get it */
 };
@@ -45,9 +45,10 @@ static inline u64 neotier_hotlist_words(u64 pages)
 /**
  * neotier_hotlist_init() - an empty list
  * @list: list; queued and seen are set and zeroed, ops and owner are set
- * @places: NEOTIER_WAITING_MAX of them, the caller's, for as long as the list is used
+ * @places: the caller's, for as long as the list is used
+ * @nr: of them, 1 .. NEOTIER_WAITING_MAX
  */
-void neotier_hotlist_init(struct neotier_hotlist *list, struct neotier_waiting_place *places);
+void neotier_hotlist_init(struct neotier_hotlist *list, struct neotier_waiting_place *places, u32 nr);
 
 /**
  * neotier_hotlist_report() - queue one report

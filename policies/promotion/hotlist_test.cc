@@ -16,10 +16,10 @@ constexpr uint64_t kMs = 1'000'000, kEpoch = 50 * kMs;
 struct List {
   explicit List(uint32_t pages = 64) : queued(neotier_hotlist_words(pages)) {
     list.queued = queued.data();
-    list.seen = seen.data();
+    list.seen = {seen.data(), 14};
     list.ops = &kOps;
     list.owner = this;
-    neotier_hotlist_init(&list, places.data());
+    neotier_hotlist_init(&list, places.data(), NEOTIER_WAITING_MAX);
   }
   void report(uint32_t page, uint64_t now, uint32_t count = 10, uint32_t confirm = 1) {
     neotier_hotlist_report(&list, page, count, now, kEpoch, confirm);
@@ -44,7 +44,7 @@ struct List {
   static constexpr neotier_hotlist_ops kOps = {look, skip};
 
   std::vector<uint64_t> queued;
-  std::vector<neotier_seen> seen = std::vector<neotier_seen>(NEOTIER_SEEN_ENTRIES);
+  std::vector<neotier_seen> seen = std::vector<neotier_seen>(NEOTIER_SEEN_WAYS << 14);
   std::vector<neotier_waiting_place> places = std::vector<neotier_waiting_place>(NEOTIER_WAITING_MAX);
   neotier_hotlist list{};
   std::map<std::pair<uint32_t, bool>, neotier_skip> refused;

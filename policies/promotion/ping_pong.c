@@ -7,7 +7,7 @@
 
 u32 neotier_ping_pong_sets_log2(u64 fast_pages)
 {
-	u64 entries = neotier_clamp_u64(fast_pages, NEOTIER_PING_PONG_MIN, NEOTIER_PING_PONG_MAX);
+	u64 entries = neotier_clamp_u64(fast_pages / 4, NEOTIER_PING_PONG_MIN, NEOTIER_PING_PONG_MAX);
 
 	return 64 - (u32)__builtin_clzll((entries - 1) / NEOTIER_PING_PONG_WAYS);
 }

@@ -27,7 +27,7 @@ struct neotier_ping_pong {
 	u32 sets_log2;					/* 1 .. 31 */
 };
 
-/* For a fast tier of so many pages: an entry each, within bounds. */
+/* For a fast tier of so many pages: an entry for one in four, within bounds. */
 u32 neotier_ping_pong_sets_log2(u64 fast_pages);
 
 /* What a page is, wherever it lies. */

@@ -22,9 +22,9 @@ struct Table {
 
 TEST(PingPong, AnEntryForEachPageWithinBounds) {
   EXPECT_EQ(neotier_ping_pong_sets_log2(0), 10u);
-  EXPECT_EQ(neotier_ping_pong_sets_log2(4096), 10u);
-  EXPECT_EQ(neotier_ping_pong_sets_log2(4097), 11u);
-  EXPECT_EQ(neotier_ping_pong_sets_log2(65536), 14u);
+  EXPECT_EQ(neotier_ping_pong_sets_log2(4 * 4096), 10u);
+  EXPECT_EQ(neotier_ping_pong_sets_log2(4 * 4097), 11u);
+  EXPECT_EQ(neotier_ping_pong_sets_log2(4 * 65536), 14u);
   EXPECT_EQ(neotier_ping_pong_sets_log2(uint64_t{1} << 40), 18u);
 }
 

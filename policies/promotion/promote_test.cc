@@ -16,10 +16,10 @@ constexpr uint64_t kNow = 1'000'000;
 struct Machine {
   Machine() {
     list.queued = queued.data();
-    list.seen = seen.data();
+    list.seen = {seen.data(), 14};
     list.ops = &kListOps;
     list.owner = this;
-    neotier_hotlist_init(&list, places.data());
+    neotier_hotlist_init(&list, places.data(), NEOTIER_WAITING_MAX);
     huge.gathered = gathered.data();
     huge.ops = &kHugeOps;
     huge.owner = this;
@@ -44,7 +44,7 @@ struct Machine {
   static const neotier_huge_ops kHugeOps;
 
   std::vector<uint64_t> queued = std::vector<uint64_t>(neotier_hotlist_words(1024));
-  std::vector<neotier_seen> seen = std::vector<neotier_seen>(NEOTIER_SEEN_ENTRIES);
+  std::vector<neotier_seen> seen = std::vector<neotier_seen>(NEOTIER_SEEN_WAYS << 14);
   std::vector<neotier_waiting_place> places = std::vector<neotier_waiting_place>(NEOTIER_WAITING_MAX);
   std::vector<neotier_hot> batch = std::vector<neotier_hot>(64);
   std::vector<neotier_gathered> gathered = std::vector<neotier_gathered>(NEOTIER_GATHERED_ENTRIES);

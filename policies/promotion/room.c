@@ -61,6 +61,18 @@ void neotier_room_asked(struct neotier_room *room, u64 now_ns)
 	room->used_ns = now_ns;
 }
 
+/* What is owed keeps the reserve, so that victims whose room others took are forgotten only when promotion rests. */
+void neotier_room_owe(struct neotier_room *room, u64 pages, u64 now_ns)
+{
+	room->owed += pages;
+	room->used_ns = now_ns;
+}
+
+void neotier_room_paid(struct neotier_room *room, u64 pages)
+{
+	room->owed = neotier_above(room->owed, pages);
+}
+
 bool neotier_room_keep(struct neotier_room *room, u64 promoted, u64 most, u64 now_ns)
 {
 	if (room->promoted != promoted) {

@@ -67,6 +67,7 @@ struct neotier_growth {
 struct neotier_room {
 	struct neotier_growth growth;
 	u64 reserved;	/* pages in the reserve */
+	u64 owed;	/* in exchange: pages that victims left and that are not used yet, those in the reserve included */
 	bool fill;	/* kswapd was asked for room, and the reserve may have some */
 	u64 used_ns;	/* when promotion last used it, as far as seen, or asked for room */
 	u64 promoted;	/* pages, then */
@@ -95,6 +96,10 @@ u64 neotier_room_pages(const struct neotier_room *room, u32 waiting, const struc
 
 /* kswapd was asked for room: what becomes free may go to the reserve. */
 void neotier_room_asked(struct neotier_room *room, u64 now_ns);
+
+/* In exchange: so many victims left, or so many of the pages that they left were used. */
+void neotier_room_owe(struct neotier_room *room, u64 pages, u64 now_ns);
+void neotier_room_paid(struct neotier_room *room, u64 pages);
 
 /**
  * neotier_room_keep() - once a step: whether the reserve is still of use

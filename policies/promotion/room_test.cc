@@ -112,4 +112,16 @@ TEST(Room, TheReserveIsASixteenthOfTheNodeAtMost) {
   EXPECT_EQ(neotier_room_most(1000, 1600), 100u);
 }
 
+TEST(Room, WhatVictimsLeftIsOwedUntilItIsUsed) {
+  neotier_room room{};
+  neotier_room_owe(&room, 10, 5);
+  neotier_room_owe(&room, 6, 7);
+  neotier_room_paid(&room, 4);
+  EXPECT_EQ(room.owed, 12u);
+  neotier_room_paid(&room, 100);
+  EXPECT_EQ(room.owed, 0u);
+  EXPECT_TRUE(neotier_room_keep(&room, 0, 100, 7 + NEOTIER_RESERVE_IDLE_NS)) << "it was owed a second ago";
+  EXPECT_FALSE(neotier_room_keep(&room, 0, 100, 8 + NEOTIER_RESERVE_IDLE_NS));
+}
+
 }  // namespace

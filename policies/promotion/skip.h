@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Why a hot page was not promoted: the one list that the enum, the trace names, the counters and their sysfs files come
- * from. X(NAME, name, definition); a counter is called stats/skipped_<name>. Append only: traces are compared by number.
+ * Why a page was not moved: the one list that the enum, the trace names, the counters and their sysfs files come from.
+ * X(NAME, name, definition); a counter is called stats/skipped_<name> of hot pages, stats/kept_<name> of victims that should
+ * have made room. Append only: traces are compared by number.
  */
 #ifndef NEOTIER_SKIP_H
 #define NEOTIER_SKIP_H
@@ -33,7 +34,17 @@
 	X(PROCESS,     process,     "its process is listed in exclude_pids, or is not in include_pids") \
 	X(NODE,        node,        "its node or the target node is listed in exclude_nodes") \
 	X(EXCLUDED_RANGE, excluded_range, "its address is in exclude_ranges, or is not in include_ranges") \
-	X(ZONE,        zone,        "a huge folio outside ZONE_MOVABLE: moved whole with promote_huge 2 alone")
+	X(ZONE,        zone,        "a huge folio outside ZONE_MOVABLE: moved whole with promote_huge 2 alone") \
+	X(IN_USE,      in_use,      "a victim that was accessed meanwhile") \
+	X(PROTECTED,   protected,   "a victim that memory.low or memory.min of its cgroup keeps") \
+	X(GUEST,       guest,       "a victim that belongs to a virtual machine, whose accesses cannot be seen")
+
+/* Those that a victim can have. X(NAME, name). */
+#define NEOTIER_KEPTS(X) \
+	X(RANGE, range) X(NOT_LRU, not_lru) X(FILE, file) X(LARGE, large) X(SWAPCACHE, swapcache) X(WRITEBACK, writeback) \
+	X(UNEVICTABLE, unevictable) X(SHARED, shared) X(EXCLUDED, excluded) X(BUSY, busy) X(MEMPOLICY, mempolicy) \
+	X(CPUSET, cpuset) X(PINNED, pinned) X(OWNER, owner) X(PROCESS, process) X(NODE, node) \
+	X(EXCLUDED_RANGE, excluded_range) X(IN_USE, in_use) X(PROTECTED, protected) X(GUEST, guest)
 
 #define NEOTIER_SKIP_ENUM(NAME, name, text) NEOTIER_SKIP_##NAME,
 enum neotier_skip {

@@ -51,7 +51,7 @@ static void neotier_class_pop(struct neotier_waiting *waiting, u32 class, struct
 	waiting->nr--;
 }
 
-void neotier_waiting_init(struct neotier_waiting *waiting, struct neotier_waiting_place *places)
+void neotier_waiting_init(struct neotier_waiting *waiting, struct neotier_waiting_place *places, u32 max)
 {
 	u32 i;
 
@@ -59,15 +59,16 @@ void neotier_waiting_init(struct neotier_waiting *waiting, struct neotier_waitin
 	waiting->classes = 0;
 	waiting->free = 0;
 	waiting->nr = 0;
-	for (i = 0; i < NEOTIER_WAITING_MAX; i++)
-		places[i].next = i + 1 < NEOTIER_WAITING_MAX ? (u16)(i + 1) : NEOTIER_NOWHERE;
+	waiting->max = max;
+	for (i = 0; i < max; i++)
+		places[i].next = i + 1 < max ? (u16)(i + 1) : NEOTIER_NOWHERE;
 	for (i = 0; i < NEOTIER_WAITING_MAX / 64; i++)
 		waiting->uncounted[i] = 0;
 }
 
 bool neotier_waiting_add(struct neotier_waiting *waiting, const struct neotier_hot *hot, struct neotier_hot *dropped)
 {
-	bool full = waiting->nr == NEOTIER_WAITING_MAX;
+	bool full = waiting->nr == waiting->max;
 	u32 class = neotier_class_of(hot->count);
 	u16 place;
 

@@ -18,8 +18,9 @@
 extern "C" {
 #endif
 
-/* Places: 64 MiB worth of 4 KiB pages, four times what the device's own list holds. */
+/* Places, at most: 64 MiB worth of 4 KiB pages, four times what the device's own list holds. */
 #define NEOTIER_WAITING_MAX 16384U
+#define NEOTIER_WAITING_MIN 1024U
 #define NEOTIER_WAITING_CLASSES 64U
 
 /* A report that waits. */
@@ -40,6 +41,7 @@ struct neotier_waiting {
 	u64 classes;	/* bit n: class n is not empty */
 	u16 first[NEOTIER_WAITING_CLASSES], last[NEOTIER_WAITING_CLASSES];
 	u16 free;
+	u32 max;	/* places */
 	u32 nr;
 	u64 uncounted[NEOTIER_WAITING_MAX / 64];	/* a bit for each place */
 };
@@ -47,9 +49,16 @@ struct neotier_waiting {
 /**
  * neotier_waiting_init() - an empty list
  * @waiting: list
- * @places: NEOTIER_WAITING_MAX of them, the caller's, for as long as the list is used
+ * @places: the caller's, for as long as the list is used
+ * @max: of them, 1 .. NEOTIER_WAITING_MAX
  */
-void neotier_waiting_init(struct neotier_waiting *waiting, struct neotier_waiting_place *places);
+void neotier_waiting_init(struct neotier_waiting *waiting, struct neotier_waiting_place *places, u32 max);
+
+/* Places for a slow tier of so many pages: for an eighth of them, within bounds. */
+static inline u32 neotier_waiting_places(u64 slow_pages)
+{
+	return (u32)neotier_clamp_u64(slow_pages / 8, NEOTIER_WAITING_MIN, NEOTIER_WAITING_MAX);
+}
 
 /**
  * neotier_waiting_add() - one more

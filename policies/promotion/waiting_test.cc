@@ -14,8 +14,8 @@
 namespace {
 
 struct List {
-  List() : places(NEOTIER_WAITING_MAX), waiting(std::make_unique<neotier_waiting>()) {
-    neotier_waiting_init(waiting.get(), places.data());
+  explicit List(uint32_t nr = NEOTIER_WAITING_MAX) : places(nr), waiting(std::make_unique<neotier_waiting>()) {
+    neotier_waiting_init(waiting.get(), places.data(), nr);
   }
   bool add(uint32_t page, uint16_t count, uint64_t when = 0) {
     const neotier_hot hot = {when, page, count, false};
@@ -179,6 +179,16 @@ TEST(Waiting, AgreesWithASearchedListOverRandomOperations) {
     }
     ASSERT_EQ(list.waiting->nr, model.size());
   }
+}
+
+TEST(Waiting, AsManyPlacesAsThereAre) {
+  List list(3);
+  for (uint32_t page = 0; page < 3; ++page) ASSERT_TRUE(list.add(page, static_cast<uint16_t>(10 + page)));
+  EXPECT_FALSE(list.add(3, 100));
+  EXPECT_EQ(list.waiting->nr, 3u);
+  EXPECT_EQ(neotier_waiting_places(0), 1024u);
+  EXPECT_EQ(neotier_waiting_places(32768), 4096u);
+  EXPECT_EQ(neotier_waiting_places(uint64_t{1} << 40), NEOTIER_WAITING_MAX);
 }
 
 }  // namespace

@@ -93,6 +93,12 @@ done
 echo "$first" > $sys/policy
 if echo nonsense 2>/dev/null > $sys/policy; then not_ok "policy: refuses 'nonsense'"; else ok "policy: refuses 'nonsense'"; fi
 
+for room in exchange kswapd; do
+	echo $room > $sys/room
+	grep -q "\[$room\]" $sys/room && ok "room: takes $room" || not_ok "room: takes $room"
+done
+if echo nonsense 2>/dev/null > $sys/room; then not_ok "room: refuses 'nonsense'"; else ok "room: refuses 'nonsense'"; fi
+
 max=$(cat $sys/device0/counter_max)
 rw device0/threshold 33 33 0 $((max + 1)) x
 rw device0/epoch_us 10000 10000 50 4095100 100000001 10ms

@@ -5,7 +5,7 @@
  *	kmod_content mb=<size>|pages=<number> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
  *		     [threads=<number>] [hot=<pages>] [policy=<bind|both|prefer|interleave|task|thread>]
- *		     [mlock] [shared] [huge] [pin] [back] [enable]
+ *		     [mlock] [shared] [huge] [pin] [back] [enable] [filler=<bind|prefer|mlock|pin|shared|use>] [turn] [quiet]
  *
  * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.. tlb=.. huge=.." (tlb: shootdown interrupts of the
  * machine while the pages were in use; huge: pages that are mapped as parts of huge ones in the end) and returns 0 when every word was as written and
@@ -17,6 +17,9 @@
  * enable: writes 1 to /sys/kernel/neotier/enabled when the memory is ready.
  * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on until so
  * many have moved again. hot: of each 2 MiB only so many pages are told.
+ * filler: what is asked for the cold memory, or use: a thread reads all of it over and over. It is checked in the end as well,
+ * and "gone" in the line are its pages that have left node 0. turn: once `stop` pages have moved, tells the pages of the cold
+ * memory that have left instead, until half of them are back. quiet: tells nothing.
  * SIGTERM: as if the time were over, once the memory is ready.
  */
 #include <fcntl.h>
@@ -205,6 +208,49 @@ static void set_policy(const char *name, void *memory, uint64_t bytes, int node)
 	}
 }
 
+struct filler {
+	uint64_t *memory, pages;
+	volatile int *stop;
+	uint64_t sum;
+};
+
+static void *use_filler(void *arg)
+{
+	struct filler *filler = arg;
+	uint64_t page;
+
+	while (!*filler->stop)
+		for (page = 0; page < filler->pages; page++)
+			filler->sum += ((volatile uint64_t *)filler->memory)[page * WORDS];
+	return NULL;
+}
+
+static void fill_cold(struct filler *filler, uint64_t mb)
+{
+	uint64_t page;
+
+	filler->pages = mb << 8;
+	filler->memory = mmap(NULL, mb << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (filler->memory == MAP_FAILED) {
+		perror("content: mmap cold");
+		exit(2);
+	}
+	madvise(filler->memory, mb << 20, MADV_NOHUGEPAGE);
+	policy(MPOL_PREFERRED, 0);
+	for (page = 0; page < filler->pages; page++)
+		filler->memory[page * WORDS + page % WORDS] = word_of(page, 0, 1);
+	policy(MPOL_DEFAULT, 0);
+}
+
+static uint64_t check_cold(const struct filler *filler)
+{
+	uint64_t page, errors = 0;
+
+	for (page = 0; page < filler->pages; page++)
+		errors += filler->memory[page * WORDS + page % WORDS] != word_of(page, 0, 1);
+	return errors;
+}
+
 /* Long-term pins, as a driver or RDMA takes them; they last as long as the process. */
 static void pin_memory(void *memory, uint64_t bytes)
 {
@@ -214,6 +260,24 @@ static void pin_memory(void *memory, uint64_t bytes)
 
 	if (ring < 0 || bytes > PIN_MAX || syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &buffer, 1)) {
 		perror("content: io_uring");
+		exit(2);
+	}
+}
+
+static void keep_cold(struct filler *filler, const char *how)
+{
+	static pthread_t thread;
+	uint64_t bytes = filler->pages * PAGE;
+
+	if (!strcmp(how, "bind"))
+		bind_memory(filler->memory, bytes, MPOL_BIND, 1);
+	else if (!strcmp(how, "prefer"))
+		bind_memory(filler->memory, bytes, MPOL_PREFERRED, 1);
+	else if (!strcmp(how, "pin"))
+		pin_memory(filler->memory, bytes);
+	else if (!strcmp(how, "mlock") ? mlock(filler->memory, bytes) :
+		 !strcmp(how, "use") ? pthread_create(&thread, NULL, use_filler, filler) : strcmp(how, "shared")) {
+		fprintf(stderr, "content: filler=%s cannot be had\n", how);
 		exit(2);
 	}
 }
@@ -299,13 +363,16 @@ static void *work_thread(void *arg)
 int main(int argc, char **argv)
 {
 	static struct worker worker[THREADS_MAX];
-	const char *asked = NULL;
+	const char *asked = NULL, *keep = NULL;
+	static struct filler filler;
 	unsigned long threads = 1, t;
 	volatile int end = 0;
 	int pin = 0;
 	uint64_t mb = 16, seconds = 5, cold = 0, pages = 0, page, errors = 0, checks = 0, moved, start, told, looked, tlb, *memory, *version;
 	uint64_t base_pfn = 0x100000, stop = 0, hot = HUGE / PAGE;
 	long want = -1;
+	uint64_t left = 0;
+	int turn = 0, quiet = 0;
 	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, fd;
 	struct kmod_feed *feed = NULL;
 
@@ -332,6 +399,12 @@ int main(int argc, char **argv)
 			asked = argv[n] + 7;
 		else if (!strncmp(argv[n], "base_pfn=", 9))
 			base_pfn = strtoull(argv[n] + 9, NULL, 0);
+		else if (!strncmp(argv[n], "filler=", 7))
+			keep = argv[n] + 7;
+		else if (!strcmp(argv[n], "turn"))
+			turn = 1;
+		else if (!strcmp(argv[n], "quiet"))
+			quiet = 1;
 		else if (!strcmp(argv[n], "sleep"))
 			idle = 1;
 		else if (!strcmp(argv[n], "enable"))
@@ -359,21 +432,16 @@ int main(int argc, char **argv)
 	fd = open(KMOD_FEED_PATH, O_RDWR);
 	if (fd >= 0)
 		feed = mmap(NULL, sizeof(*feed), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (feed == MAP_FAILED)
+	if (feed == MAP_FAILED || quiet)
 		feed = NULL;
 
-	if (cold) {
-		char *filler = mmap(NULL, cold << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-		if (filler == MAP_FAILED) {
-			perror("content: mmap cold");
-			return 2;
-		}
-		madvise(filler, cold << 20, MADV_NOHUGEPAGE);
-		policy(MPOL_PREFERRED, 0);
-		for (page = 0; page < cold << 8; page++)
-			filler[page * PAGE] = 1;
-	}
+	filler.stop = &end;
+	if (cold)
+		fill_cold(&filler, cold);
+	if (cold && keep)
+		keep_cold(&filler, keep);
+	/* Of the cold memory, what found no room on node 0. */
+	left = count_moved(filler.memory, filler.pages, 0);
 
 	pages = pages ? pages : mb << 8;
 	/* Room to begin at a multiple of 2 MiB. */
@@ -397,7 +465,7 @@ int main(int argc, char **argv)
 		perror("content: mlock");
 		return 2;
 	}
-	if (shared && fork() == 0) {
+	if ((shared || (keep && !strcmp(keep, "shared"))) && fork() == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (;;)
 			pause();
@@ -427,13 +495,22 @@ int main(int argc, char **argv)
 	moved = 0;
 	do {
 		if (feed && now_ms() - told > 200) {
-			tell(feed, memory, pages, hot, base_pfn);
+			if (turn == 2)
+				tell(feed, filler.memory, filler.pages, HUGE / PAGE, base_pfn);
+			else
+				tell(feed, memory, pages, hot, base_pfn);
 			told = now_ms();
 		}
 		if (stop && now_ms() - looked > 20) {
 			looked = now_ms();
 			moved = count_moved(memory, pages, node);
-			if (moved >= stop && back) {
+			if (turn == 2) {
+				if (count_moved(filler.memory, filler.pages, 0) - left < moved / 2)
+					break;
+			} else if (moved >= stop && turn) {
+				turn = 2;
+				told = 0;
+			} else if (moved >= stop && back) {
 				move_back(memory, pages, node);
 				back = 0;
 				told = 0;
@@ -462,9 +539,11 @@ int main(int argc, char **argv)
 		feed->count = 0;
 	for (page = 0; page < pages; page++)
 		errors += check(memory, page, version[page]);
-	printf("content: pages=%llu moved=%llu errors=%llu checks=%llu ms=%llu tlb=%llu huge=%llu\n", (unsigned long long)pages,
+	errors += check_cold(&filler);
+	printf("content: pages=%llu moved=%llu errors=%llu checks=%llu ms=%llu tlb=%llu huge=%llu gone=%lld\n", (unsigned long long)pages,
 	       (unsigned long long)moved, (unsigned long long)errors, (unsigned long long)checks,
-	       (unsigned long long)start, (unsigned long long)tlb, (unsigned long long)count_huge(memory));
+	       (unsigned long long)start, (unsigned long long)tlb, (unsigned long long)count_huge(memory),
+	       (long long)(count_moved(filler.memory, filler.pages, 0) - left));
 	if (errors || (want == 0 && moved) || (want > 0 && moved < (uint64_t)want))
 		return 1;
 	return 0;

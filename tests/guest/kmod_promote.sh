@@ -9,7 +9,7 @@ ok "module loads"
 memory_types=/sys/kernel/debug/x86/pat_memtype_list
 [ -e $memory_types ] || mount -t debugfs debugfs /sys/kernel/debug 2> /dev/null
 bar=$(awk 'NR == 3 { print $1 }' /sys/bus/pci/drivers/neotier/0000:*/resource)
-window=$(printf '0x%016x-0x%016x' $((bar + 0x1000)) $((bar + 0x8000)))
+window=$(printf '0x%016x-0x%016x' $((bar + 0x1000)) $((bar + 0x9000)))
 if [ "$NEOTIER_FAKE" = 1 ]; then
 	skip "the hotlist's whole pages are mapped write-combining" "the program that plays the device has them uncached"
 elif grep -q sse4_1 /proc/cpuinfo && [ -e $memory_types ]; then

@@ -7,6 +7,7 @@
 #   STORM_CYCLES      loads and unloads, bindings and resets of the second part (default 2 of each)
 #   STORM_SEED        (default 1)
 #   STORM_HUGE        promote_huge (default: as the module has it)
+#   STORM_ROOM        room (default: as the module has it)
 #   STORM_SECONDS     after which the first part ends without its moves (default 600)
 . "$(dirname "$0")/kmod_lib.sh"
 
@@ -56,6 +57,7 @@ storm_load() {
 	[ -z "$groups" ] || knob exclude_cgroups "$(busybox stat -c %i $cgroup/stay)"
 	for device in "$sys"/device*; do echo 1 > "$device/threshold"; done
 	[ -z "${STORM_HUGE:-}" ] || knob promote_huge "$STORM_HUGE"
+	[ -z "${STORM_ROOM:-}" ] || knob room "$STORM_ROOM"
 }
 
 # storm <name> <arguments of kmod_storm>: runs it; its report goes to /tmp/<name>, and to the console as it comes

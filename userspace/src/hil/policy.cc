@@ -201,6 +201,14 @@ void add_watermarks(std::vector<std::string>& lines, const Policy& policy, const
   if (policy.tuned_reclaim) lines.push_back(sysctl_setting(std::string(kTieringBoost)));
 }
 
+// Where the module makes room itself, the kernel demotes nothing.
+Policy with_knobs(Policy policy, const std::vector<std::string>& knobs) {
+  const auto last =
+      std::find_if(knobs.rbegin(), knobs.rend(), [](const auto& knob) { return knob.starts_with("room="); });
+  if (policy.module && last != knobs.rend() && *last == "room=exchange") policy.demotion = false;
+  return policy;
+}
+
 }  // namespace
 
 // The kernel takes its watermarks from all memory of a node, of which a program here gets the smaller part: kernel and
@@ -228,8 +236,9 @@ MemorySettings memory_settings(const PolicyMachine& machine) {
   };
 }
 
-std::vector<std::string> policy_settings(const Policy& policy, const PolicyMachine& machine,
+std::vector<std::string> policy_settings(const Policy& chosen, const PolicyMachine& machine,
                                          const std::vector<std::string>& knobs) {
+  const Policy policy = with_knobs(chosen, knobs);
   const Thp thp = machine.thp;
   const uint64_t memory_bytes = machine.memory_bytes;
   std::vector<std::string> lines;

@@ -76,6 +76,12 @@ std::string why_nothing(const RunResult& run, const RunResult* none) {
   if (policy.module) {
     // Only pages that were hot by all that the module asks: a device reports many more.
     const int64_t waited = counted("neotier.skipped_no_room"), holds = counted("neotier.room_holds");
+    if (waited > static_cast<int64_t>(run.promoted_pages) && counted("neotier.age_looks") != 0) {
+      return fmt::format(
+          "no room: {} hot pages waited for others to make room, {} were promoted; {} pages of the DRAM were found not "
+          "in use; a larger --dram",
+          waited, run.promoted_pages, counted("neotier.age_found"));
+    }
     if (waited > static_cast<int64_t>(run.promoted_pages)) {
       return fmt::format(
           "no room: {} hot pages waited for free DRAM, {} were promoted; of {} stops, {} left kswapd asleep: too few "

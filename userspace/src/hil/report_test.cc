@@ -101,6 +101,9 @@ TEST(Policy, SettingsAreWhatTheNameSays) {
   EXPECT_TRUE(has(ours, "demotion_enabled 1"));
   EXPECT_TRUE(has(ours, "late /sys/kernel/neotier/quota_mb_per_s 5"));
   EXPECT_EQ(kernel_arguments(Thp::kAlways), "transparent_hugepage=always");
+  EXPECT_TRUE(has(ours, "numa/demotion_enabled 1"));
+  EXPECT_TRUE(has(policy_settings(find_policy("neotier"), machine, {"room=kswapd", "room=exchange"}),
+                  "numa/demotion_enabled 0"));
   const auto stock = policy_settings(find_policy("numab"), machine, {});
   EXPECT_TRUE(has(stock, "numa_balancing 2"));
   EXPECT_FALSE(has(stock, "scan_period"));
@@ -214,6 +217,16 @@ TEST(WhyNothing, NamesTheReasonThatWasCounted) {
                 20),
             "no room: 900 hot pages waited for free DRAM, 20 were promoted; of 12 stops, 9 left kswapd asleep: too few "
             "waited, or the program grew fast; a larger --dram");
+  EXPECT_EQ(
+      why(slow,
+          {{"neotier.decisions", 20},
+           {"neotier.age_looks", 4000},
+           {"neotier.age_found", 30},
+           {"neotier.room_holds", 9},
+           {"neotier.skipped_no_room", 900}},
+          20),
+      "no room: 900 hot pages waited for others to make room, 20 were promoted; 30 pages of the DRAM were found not "
+      "in use; a larger --dram");
   // Reports of pages that were not confirmed are no sign of it.
   EXPECT_TRUE(begins(why(slow,
                          {{"neotier.decisions", 20},

@@ -97,6 +97,7 @@ const std::vector<Knob>& knobs() {
       {"period_us", false, 100, 60000000, "us", "between two looks at a device's hotlist"},
       {"decide_interval_ms", false, 1, 60000, "ms", "between two decisions of the policy"},
       {"headroom_pages", false, 0, 2147483647, "pages", "of the target node that promotion leaves free"},
+      {"room", false, 0, 0, "", "who makes room on a full target node"},
       {"reserve_pages", false, 0, 1u << 20, "pages", "kept free for pages to be promoted"},
       {"batch", false, 1, 512, "pages", "migrated together"},
       {"promote_huge", false, 0, 2, "0 to 2",
@@ -145,6 +146,7 @@ std::vector<std::string> known_words(const Knob& knob) {
     for (const neotier_policy* const* policy = neotier_policies; *policy; policy++) names.emplace_back((*policy)->name);
     return names;
   }
+  if (name == "room") return {"kswapd", "exchange"};
   if (name == "mode") return {"epoch", "always_on"};
   if (name == "track") return {"reads", "writes", "all"};
   return {};

@@ -65,8 +65,8 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
       shift_(static_cast<unsigned>(recording.field(Field::kShift))),
       law_(find_law(job.law)),
       queued_(neotier_hotlist_words(memory.slots())),
-      seen_(NEOTIER_SEEN_ENTRIES),
-      places_(NEOTIER_WAITING_MAX),
+      seen_(NEOTIER_SEEN_WAYS << neotier_seen_sets_log2(memory.slots())),
+      places_(neotier_waiting_places(memory.slots())),
       batch_(job.params.batch) {
   TrackerOptions options;
   options.slots = memory.slots();
@@ -78,10 +78,10 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
   tracker_->set_threshold(static_cast<uint32_t>(params_.threshold));
 
   hotlist_.queued = queued_.data();
-  hotlist_.seen = seen_.data();
+  hotlist_.seen = {seen_.data(), neotier_seen_sets_log2(memory.slots())};
   hotlist_.ops = &kHotlistOps;
   hotlist_.owner = this;
-  neotier_hotlist_init(&hotlist_, places_.data());
+  neotier_hotlist_init(&hotlist_, places_.data(), static_cast<uint32_t>(places_.size()));
   ping_pong_.sets_log2 = neotier_ping_pong_sets_log2(memory.dram_pages());
   ping_pong_entries_.resize(size_t{NEOTIER_PING_PONG_WAYS} << ping_pong_.sets_log2);
   ping_pong_.entries = ping_pong_entries_.data();
@@ -158,7 +158,8 @@ void Driver::decide(uint64_t now) {
 void Driver::drain(uint64_t now) {
   const uint64_t epoch_ns = params_.epoch_us * kUs;
   pass_requests();
-  if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing)) counts_.discarded += tracker_->discard();
+  const uint64_t used = counts_.promoted + counts_.tried_dry;
+  if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing, used)) counts_.discarded += tracker_->discard();
   const uint32_t most = neotier_drain_most(&drain_, hotlist_.waiting.nr);
   if (most == 0) return;
   reports_.clear();

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * How long the target node's pages have not been accessed, and which of them make room for hot ones. promotion/age.h
+ * decides; here are the Accessed bits, by a walk of our own over page tables.
+ *
+ * The walk goes by frame, and from a frame to all pages of the page table that maps it, since the owner is what costs. A bit
+ * that it clears is handed on as the folio's young flag, so that the kernel's reclaim still knows of the access. No TLB is
+ * flushed, as the kernel does not for this: a translation that stays cached hides accesses for a while, and a page is looked
+ * at again before it goes.
+ *
+ * Invariant: page tables are walked with the anon_vma's lock held, read. A process takes it for writing before it frees the
+ * tables of a VMA, and khugepaged before it takes a table's place.
+ *
+ * Memory of virtual machines is left alone: what a guest accesses is not in these page tables.
+ */
+#include <linux/ktime.h>
+#include <linux/memory_hotplug.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/page_idle.h>
+#include <linux/pgtable.h>
+#include <linux/slab.h>
+#include <linux/vmalloc.h>
+#include "compat.h"
+#include "neotier.h"
+
+/* Page table entries, and frames to start from, of a group: some 50 microseconds a look. */
+#define NEOTIER_AGE_GROUP 4096U
+/* It is done without, if need be. */
+#define NEOTIER_AGE_GFP (GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN)
+
+/* A node's, shared by the devices that promote to it: an access that one sees and clears counts for all. */
+struct neotier_exchange {
+	struct list_head list;
+	unsigned int users;
+	int nid;
+	unsigned long base_pfn;
+	struct mutex lock;	/* inside a device's */
+	struct neotier_ages ages;
+	struct neotier_age_pace pace;
+};
+
+struct neotier_age_walk {
+	struct neotier_exchange *exchange;
+	enum neotier_age_look look;
+	unsigned int vmas, entries;
+};
+
+static LIST_HEAD(neotier_exchanges);
+static DEFINE_MUTEX(neotier_exchanges_lock);
+
+/* The entry that maps pages of this address by a table; NULL: none does. */
+static pmd_t *neotier_pmd_at(struct mm_struct *mm, unsigned long address)
+{
+	pgd_t *pgd = pgd_offset(mm, address);
+	p4d_t *p4d;
+	pud_t *pud;
+
+	if (pgd_none(*pgd) || pgd_bad(*pgd))
+		return NULL;
+	p4d = p4d_offset(pgd, address);
+	if (p4d_none(*p4d) || p4d_bad(*p4d))
+		return NULL;
+	pud = pud_offset(p4d, address);
+	if (pud_none(*pud) || pud_bad(*pud))
+		return NULL;
+	return pmd_offset(pud, address);
+}
+
+/* The locked entry of an address in its page table, for neotier_pte_unlock(); NULL: there is none. */
+static pte_t *neotier_pte_lock(struct mm_struct *mm, unsigned long address, spinlock_t **lock)
+{
+	pmd_t *pmd = neotier_pmd_at(mm, address), value;
+
+	if (!pmd)
+		return NULL;
+	rcu_read_lock();
+	value = neotier_pmd_read(pmd);
+	if (!pmd_none(value) && pmd_present(value) && !pmd_bad(value)) {
+		*lock = pte_lockptr(mm, &value);
+		spin_lock(*lock);
+		if (pmd_same(value, neotier_pmd_read(pmd)))
+			return pte_offset_kernel(&value, address);
+		spin_unlock(*lock);
+	}
+	rcu_read_unlock();
+	return NULL;
+}
+
+static void neotier_pte_unlock(spinlock_t *lock)
+{
+	spin_unlock(lock);
+	rcu_read_unlock();
+}
+
+static bool neotier_pte_maps_page(pte_t pte)
+{
+	return pte_present(pte) && !pte_special(pte) && !pte_protnone(pte);
+}
+
+/* All pages that the page table of @address maps for the VMA. */
+static void neotier_age_table(struct vm_area_struct *vma, unsigned long address, struct neotier_age_walk *walk)
+{
+	unsigned long at = max(vma->vm_start, address & PMD_MASK), end = min(vma->vm_end, (address & PMD_MASK) + PMD_SIZE);
+	struct neotier_exchange *x = walk->exchange;
+	spinlock_t *lock;
+	pte_t *entry = neotier_pte_lock(vma->vm_mm, at, &lock);
+
+	if (!entry)
+		return;
+	walk->entries += (end - at) >> PAGE_SHIFT;
+	for (; at < end; at += PAGE_SIZE, entry++) {
+		pte_t pte = READ_ONCE(*entry);
+		unsigned long frame = pte_pfn(pte) - x->base_pfn;
+
+		if (!neotier_pte_maps_page(pte) || frame >= x->ages.nr)
+			continue;
+		if (pte_young(pte) && walk->look == NEOTIER_AGE_LOOK_ARM) {
+			neotier_pte_clear_young(entry);
+			folio_set_young(page_folio(pfn_to_page(pte_pfn(pte))));
+		}
+		neotier_ages_see(&x->ages, frame, walk->look, pte_young(pte));
+	}
+	neotier_pte_unlock(lock);
+}
+
+static bool neotier_age_vma(struct vm_area_struct *vma, unsigned long address, void *arg)
+{
+	struct neotier_age_walk *walk = arg;
+
+	if (!(vma->vm_flags & VM_LOCKED) && !mm_has_notifiers(vma->vm_mm))
+		neotier_age_table(vma, address, walk);
+	/* More could not be held for a move either. */
+	return ++walk->vmas < NEOTIER_OWNERS_MAX;
+}
+
+static void neotier_age_frame(struct neotier_age_walk *walk, u32 frame)
+{
+	unsigned long pfn = walk->exchange->base_pfn + frame;
+	struct page *page = pfn_to_page(pfn);
+	struct folio *folio = NULL;
+
+	/* A hint, so that most of what could not leave costs no reference. */
+	if (PageLRU(page) && PageAnon(page))
+		folio = neotier_folio_get(pfn);
+	if (folio) {
+		walk->vmas = 0;
+		if (!folio_test_large(folio) && folio_test_anon(folio))
+			neotier_owner_each(folio, neotier_age_vma, walk);
+		folio_put(folio);
+	}
+	if (neotier_ages_due(&walk->exchange->ages, frame, walk->look))
+		neotier_ages_forget(&walk->exchange->ages, frame);
+}
+
+/* From frame @first on, up to @end or the size of a group. Return: where it ended. */
+static u32 neotier_age_group(struct neotier_age_walk *walk, u32 first, u32 end)
+{
+	struct neotier_exchange *x = walk->exchange;
+	u32 frame = first, started = 0;
+
+	while (frame < end && started + walk->entries < NEOTIER_AGE_GROUP) {
+		unsigned long pfn = x->base_pfn + frame;
+		u32 section = min(frame + (u32)(PAGES_PER_SECTION - pfn % PAGES_PER_SECTION), end);
+
+		/* A whole section is online or not. One that goes offline now still has its struct pages for a while. */
+		started++;
+		if (!pfn_to_online_page(pfn))
+			frame = section;
+		for (; frame < section && started + walk->entries < NEOTIER_AGE_GROUP; frame++) {
+			if (!neotier_ages_due(&x->ages, frame, walk->look))
+				continue;
+			started++;
+			neotier_age_frame(walk, frame);
+		}
+	}
+	return frame;
+}
+
+/* All of the group that was armed. */
+static void neotier_age_check(struct neotier_age_walk *walk)
+{
+	struct neotier_age_pace *pace = &walk->exchange->pace;
+	u32 frame = pace->first;
+
+	while (frame < pace->end) {
+		unsigned int entries = walk->entries;
+
+		walk->entries = 0;
+		frame = neotier_age_group(walk, frame, pace->end);
+		walk->entries += entries;
+	}
+}
+
+void neotier_exchange_step(struct neotier_device *dev, u64 now_ns)
+{
+	u64 least_ns = neotier_age_window(READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC, READ_ONCE(dev->conf.threshold));
+	u64 waiting = neotier_hotlist_waiting(dev), unpaid, end_ns, found;
+	struct neotier_exchange *x = dev->exchange;
+	struct neotier_age_walk walk = { .exchange = x };
+	u32 end = 0;
+
+	lockdep_assert_held(&dev->lock);
+	/* Another device that promotes to the node looks, or chooses. */
+	if (!x || !mutex_trylock(&x->lock))
+		return;
+	unpaid = neotier_room_unpaid(dev);
+	walk.look = neotier_age_next(&x->pace, &x->ages, waiting > unpaid ? waiting - unpaid : 0, least_ns, now_ns);
+	if (walk.look != NEOTIER_AGE_LOOK_NONE) {
+		found = x->ages.found;
+		if (walk.look == NEOTIER_AGE_LOOK_ARM)
+			end = neotier_age_group(&walk, x->pace.first, x->ages.nr);
+		else
+			neotier_age_check(&walk);
+		end_ns = ktime_get_ns();
+		neotier_age_done(&x->pace, &x->ages, walk.look, end, end_ns, end_ns - now_ns);
+		neotier_stat_add(dev, NEOTIER_STAT_AGE_PASSES, walk.look == NEOTIER_AGE_LOOK_ARM && end == x->ages.nr);
+		neotier_stat_add(dev, NEOTIER_STAT_AGE_LOOKS, walk.entries);
+		neotier_stat_add(dev, NEOTIER_STAT_AGE_FOUND, x->ages.found - found);
+		neotier_stat_add(dev, NEOTIER_STAT_AGE_NS, end_ns - now_ns);
+	}
+	mutex_unlock(&x->lock);
+}
+
+u32 neotier_exchange_victims(const struct neotier_device *dev)
+{
+	struct neotier_exchange *x = dev->exchange;
+	u32 nr;
+
+	mutex_lock(&x->lock);
+	nr = neotier_ages_victims(&x->ages);
+	mutex_unlock(&x->lock);
+	return nr;
+}
+
+bool neotier_exchange_victim(struct neotier_device *dev, unsigned long *pfn)
+{
+	struct neotier_exchange *x = dev->exchange;
+	u32 frame;
+
+	mutex_lock(&x->lock);
+	frame = neotier_ages_victim(&x->ages);
+	mutex_unlock(&x->lock);
+	*pfn = x->base_pfn + frame;
+	return frame != NEOTIER_NO_FRAME;
+}
+
+void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale)
+{
+	struct neotier_exchange *x = dev->exchange;
+
+	mutex_lock(&x->lock);
+	neotier_age_earn(&x->pace, demoted);
+	if (stale)
+		neotier_ages_stale(&x->ages);
+	mutex_unlock(&x->lock);
+}
+
+bool neotier_owner_in_use(const struct neotier_owner *owner, unsigned long pfn)
+{
+	bool in_use = false;
+	unsigned int i;
+
+	for (i = 0; i < owner->nr && !in_use; i++) {
+		spinlock_t *lock;
+		pte_t *entry = neotier_pte_lock(owner->mms[i], owner->addresses[i], &lock);
+
+		if (!entry)
+			continue;
+		in_use = neotier_pte_maps_page(*entry) && pte_pfn(*entry) == pfn && pte_young(*entry);
+		neotier_pte_unlock(lock);
+	}
+	return in_use;
+}
+
+static void neotier_exchange_free(struct neotier_exchange *x)
+{
+	vfree(x->ages.frames);
+	vfree(x->ages.idle.frames);
+	vfree(x->ages.old.frames);
+	kfree(x);
+}
+
+static struct neotier_exchange *neotier_exchange_new(int nid)
+{
+	struct neotier_exchange *x = kzalloc(sizeof(*x), NEOTIER_AGE_GFP);
+
+	if (!x)
+		return NULL;
+	mutex_init(&x->lock);
+	x->nid = nid;
+	x->base_pfn = node_start_pfn(nid);
+	x->ages.nr = min(node_spanned_pages(nid), (unsigned long)NEOTIER_NO_FRAME - 1);
+	x->ages.frames = __vmalloc(x->ages.nr, NEOTIER_AGE_GFP | __GFP_ZERO);
+	x->ages.idle.frames = __vmalloc(NEOTIER_AGE_FOUND * sizeof(u32), NEOTIER_AGE_GFP);
+	x->ages.old.frames = __vmalloc(NEOTIER_AGE_FOUND * sizeof(u32), NEOTIER_AGE_GFP);
+	if (!x->ages.frames || !x->ages.idle.frames || !x->ages.old.frames) {
+		neotier_exchange_free(x);
+		return NULL;
+	}
+	list_add(&x->list, &neotier_exchanges);
+	return x;
+}
+
+static struct neotier_exchange *neotier_exchange_get(int nid)
+{
+	struct neotier_exchange *x;
+
+	mutex_lock(&neotier_exchanges_lock);
+	list_for_each_entry(x, &neotier_exchanges, list)
+		if (x->nid == nid)
+			goto found;
+	x = neotier_exchange_new(nid);
+found:
+	if (x)
+		x->users++;
+	mutex_unlock(&neotier_exchanges_lock);
+	return x;
+}
+
+void neotier_exchange_put(struct neotier_device *dev)
+{
+	struct neotier_exchange *x = dev->exchange;
+
+	dev->exchange = NULL;
+	kvfree(dev->regrets.entries);
+	dev->regrets.entries = NULL;
+	if (!x)
+		return;
+	mutex_lock(&neotier_exchanges_lock);
+	if (--x->users)
+		x = NULL;
+	else
+		list_del(&x->list);
+	mutex_unlock(&neotier_exchanges_lock);
+	if (x)
+		neotier_exchange_free(x);
+}
+
+void neotier_exchange_restart(struct neotier_device *dev)
+{
+	lockdep_assert_held(&dev->lock);
+	if (READ_ONCE(neotier_knobs.room) != NEOTIER_ROOM_EXCHANGE) {
+		neotier_exchange_put(dev);
+		return;
+	}
+	if (dev->exchange)
+		return;
+	dev->regrets.sets_log2 = dev->ping_pong.sets_log2;
+	dev->regrets.entries = kvcalloc(NEOTIER_PING_PONG_WAYS << dev->regrets.sets_log2, sizeof(*dev->regrets.entries),
+					GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+	if (dev->regrets.entries)
+		dev->exchange = neotier_exchange_get(dev->target_nid);
+	if (!dev->exchange) {
+		neotier_exchange_put(dev);
+		dev_warn(&dev->pdev->dev, "room=exchange: no memory for the ages of node %d's pages: kswapd makes room\n",
+			 dev->target_nid);
+	}
+}

@@ -1,0 +1,138 @@
+#!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0
+# room=exchange: on a full target node each hot page comes up for one that goes down, chosen by the module among those that
+# are not in use; without kswapd, which cannot demote here. What its owner or the administrator keeps there stays, counted by
+# reason; nobody looks at anything while there is room; what goes down and turns out hot is a regret, and comes back.
+. "$(dirname "$0")/kmod_lib.sh"
+
+if [ "$NEOTIER_FAKE" != 1 ]; then
+	skip "exchange" "needs kmod_device, which decides page by page what is hot"
+	finish
+fi
+begin
+node=$(slow_node)
+content="$NEOTIER_BIN/kmod_content node=$node"
+echo 0 > /proc/sys/kernel/numa_balancing
+[ ! -w /sys/kernel/mm/numa/demotion_enabled ] || echo 0 > /sys/kernel/mm/numa/demotion_enabled
+echo 1 > $sys/device0/threshold
+vmstat() { echo 1 > /proc/sys/vm/stat_refresh 2> /dev/null; awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
+node_free_mb() { awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node0/meminfo; }
+# What the kernel keeps free is not the cold memory's, so that this much more is sure to fill the node.
+full() { echo $(($(node_free_mb) + 16)); }
+kills=$(vmstat oom_kill)
+
+[ "$(cat $sys/room)" = "[kswapd] exchange" ] && ok "kswapd makes room unless it is told otherwise" || not_ok "kswapd makes room unless it is told otherwise" "$(cat $sys/room)"
+check "a word that is none is refused" eval "! echo swap > $sys/room"
+knob room exchange
+[ "$(cat $sys/room)" = "kswapd [exchange]" ] && ok "room=exchange" || not_ok "room=exchange" "$(cat $sys/room)"
+
+line=$($content mb=16 seconds=$((100 * NEOTIER_SLOW)) stop=3900 want=3900)
+status=$?
+[ $status -eq 0 ] && [ "$(stat age_looks)" = 0 ] && [ "$(stat demoted)" = 0 ] && ok "with room nobody looks, and nobody makes room" ||
+	not_ok "with room nobody looks, and nobody makes room" "$line age_looks=$(stat age_looks) demoted=$(stat demoted)"
+
+before=$(stat promoted)
+kernel="$(vmstat pgmigrate_success) $(vmstat pgpromote_success) $(vmstat pgdemote_kswapd)"
+demoted=$(stat demoted)
+line=$($content mb=16 cold="$(full)" seconds=$((200 * NEOTIER_SLOW)) stop=3900 want=3900 sleep)
+status=$?
+up=$(($(stat promoted) - before))
+down=$(($(stat demoted) - demoted))
+echo "# $line promoted=$up demoted=$down kept=$(stat demote_failed) ns: promote $(($(stat promote_ns) / $(stat promoted))) demote $(($(stat demote_ns) / (down ? down : 1))) look $(($(stat age_ns) * 100 / ($(stat age_looks) + 1)))/100 passes=$(stat age_passes)"
+[ $status -eq 0 ] && ok "16 MiB into a full node, all contents as written" || not_ok "16 MiB into a full node, all contents as written" "$line"
+[ $down -gt 3000 ] && [ $down -le $((up * 11 / 10)) ] && ok "one goes down for each that comes up" ||
+	not_ok "one goes down for each that comes up" "promoted $up, demoted $down"
+# The hot pages rest as well, as kmod_device needs no accesses: some of them go down in their turn.
+[ "$(field "$line" gone)" -gt 3000 ] && ok "the cold memory made room" || not_ok "the cold memory made room" "$line demoted=$down"
+set -- $kernel
+[ "$(($(vmstat pgpromote_success) - $2)) $(($(vmstat pgdemote_kswapd) - $3)) $(($(vmstat pgmigrate_success) - $1))" = "$up $down $((up + down))" ] &&
+	ok "the kernel's counters move with ours" ||
+	not_ok "the kernel's counters move with ours" "promoted $up, demoted $down, were $kernel, are $(vmstat pgmigrate_success) $(vmstat pgpromote_success) $(vmstat pgdemote_kswapd)"
+
+# keeps <name> <counter> <arguments...>: the cold memory stays, and the counter says why
+keeps() {
+	local name=$1 counter=$2 before status
+	shift 2
+	before=$(stat "$counter")
+	content_until "above $counter $before" node="$node" mb=16 cold="$(full)" sleep "$@"
+	status=$?
+	[ $status -eq 0 ] && [ "$(field "$line" gone)" = 0 ] && ok "$name: $counter" ||
+		not_ok "$name: $counter" "$line $counter $before -> $(stat "$counter")"
+}
+keeps "cold memory that is bound to the node stays" kept_mempolicy filler=bind
+keeps "cold memory that prefers the node stays" kept_mempolicy filler=prefer
+keeps "pinned cold memory stays" kept_pinned filler=pin
+keeps "cold memory shared with a forked child stays" kept_shared filler=shared
+knob exclude_nodes 0
+before=$(stat promoted)
+line=$($content mb=16 cold="$(full)" seconds=3 sleep)
+[ "$(field "$line" gone)" = 0 ] && [ "$(stat promoted)" = "$before" ] && ok "an excluded node's memory stays" || not_ok "an excluded node's memory stays" "$line"
+knob exclude_nodes ""
+knob exclude_ranges "0-0xffffffff"
+keeps "cold memory in an excluded range stays" kept_excluded_range
+knob exclude_ranges ""
+knob include_ranges "$NEOTIER_BASE-$((NEOTIER_BASE + NEOTIER_SIZE - 1))"
+line=$($content mb=16 cold="$(full)" seconds=$((100 * NEOTIER_SLOW)) stop=3900 want=3900 sleep)
+status=$?
+[ $status -eq 0 ] && ok "what is included to be promoted needs no leave for others to make room" ||
+	not_ok "what is included to be promoted needs no leave for others to make room" "$line"
+knob include_ranges ""
+
+# Neither chosen nor counted: what is locked or read over and over is no victim.
+before=$(stat room_holds)
+content_until "above room_holds $((before + 200))" node="$node" mb=16 cold="$(full)" sleep filler=mlock
+status=$?
+[ $status -eq 0 ] && [ "$(field "$line" gone)" = 0 ] && ok "mlocked memory stays" || not_ok "mlocked memory stays" "$line"
+before=$(stat room_holds)
+content_until "above room_holds $((before + 200))" node="$node" mb=16 cold="$(full)" sleep filler=use
+status=$?
+# A reader whose CPU the host did not let run for a tenth of a second seems to rest.
+[ $status -eq 0 ] && [ "$(field "$line" gone)" -lt 1000 ] && ok "memory in use stays" || not_ok "memory in use stays" "$line kept_in_use=$(stat kept_in_use)"
+
+before=$(stat regrets)
+line=$($content mb=16 cold="$(full)" seconds=$((200 * NEOTIER_SLOW)) stop=3900 sleep turn)
+status=$?
+[ $status -eq 0 ] && [ "$(stat regrets)" -gt $((before + 1000)) ] && ok "what went down and turns out hot is a regret, and comes back" ||
+	not_ok "what went down and turns out hot is a regret, and comes back" "$line regrets $before -> $(stat regrets)"
+
+mkdir -p /tmp/cgroup
+if mount -t cgroup2 none /tmp/cgroup 2> /dev/null && echo +memory +cpuset > /tmp/cgroup/cgroup.subtree_control 2> /dev/null &&
+	mkdir /tmp/cgroup/cold; then
+	# holds <name> <counter> <MiB>: the cold memory of a process of the cgroup stays, while another's pages are hot
+	holds() {
+		local name=$1 counter=$2 mb=$3 before cold status
+		before=$(stat "$counter")
+		rm -f /tmp/cold.line
+		sh -c "echo 0 > /tmp/cgroup/cold/cgroup.procs; exec $NEOTIER_BIN/kmod_content node=0 pages=16 quiet sleep seconds=100000 cold=$mb" > /tmp/cold.line 2>&1 &
+		cold=$!
+		eventually takes_term $cold
+		filled() { [ "$(node_free_mb)" -lt 44 ]; }
+		eventually filled
+		content_until "above $counter $before" node="$node" mb=16 sleep
+		status=$?
+		kill $cold
+		wait $cold || status=1
+		[ $status -eq 0 ] && [ "$(field "$(cat /tmp/cold.line)" gone)" = 0 ] && ok "$name: $counter" ||
+			not_ok "$name: $counter" "$line $(cat /tmp/cold.line) $counter $before -> $(stat "$counter")"
+	}
+	echo 1G > /tmp/cgroup/cold/memory.low
+	holds "cold memory that memory.low keeps stays" kept_protected "$(full)"
+	echo 0 > /tmp/cgroup/cold/memory.low
+	knob exclude_cgroups "$(busybox stat -c %i /tmp/cgroup/cold)"
+	holds "cold memory of an excluded cgroup stays" kept_excluded "$(full)"
+	knob exclude_cgroups ""
+	echo 0 > /tmp/cgroup/cold/cpuset.mems
+	holds "cold memory of a cpuset without the slow node stays" kept_cpuset $(($(node_free_mb) - 28))
+else
+	skip "cold memory of cgroups" "no memory and cpuset controllers in cgroup 2 here"
+fi
+
+[ "$(vmstat oom_kill)" = "$kills" ] && ok "nobody was killed" || not_ok "nobody was killed" "$(log_since | grep -A30 'invoked oom-killer' | head -40)"
+knob room kswapd
+rises wakeups
+[ "$(stat demote_failed)" = "$(cat $sys/stats/kept_* | awk '{ n += $1 } END { print n }')" ] && ok "each victim that stayed has its reason" ||
+	not_ok "each victim that stayed has its reason" "demote_failed=$(stat demote_failed)"
+knob room exchange
+unload
+check "kernel log clean" log_clean
+finish
