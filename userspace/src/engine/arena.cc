@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
+#include <utility>
 
 namespace neotier::engine {
 
@@ -42,12 +44,20 @@ Extent make_extent(uint64_t offset, uint64_t bytes) { return offset / Arena::kSl
 
 }  // namespace
 
+Arena::Nodes Arena::make_nodes() {
+  Runs run;
+  Sizes size;
+  run.emplace();
+  size.emplace();
+  return {run.extract(run.begin()), size.extract(size.begin())};
+}
+
 Arena::Arena(uint64_t capacity_bytes)
     : capacity_(std::min<uint64_t>(capacity_bytes, kSlotUnit << 32) / kPage * kPage), open_(classes().size()) {
   // Pages never make an extent of all ones: that is kNoExtent, and lies past the last slot unit.
   if (capacity_ == kSlotUnit << 32) capacity_ -= kPage;
   slab_of_page_.resize(capacity_ / kPage);
-  if (capacity_ > 0) give_run(0, capacity_ / kPage);
+  if (capacity_ > 0) insert_run(make_nodes(), 0, capacity_ / kPage);
 }
 
 uint64_t Arena::room_of(uint64_t bytes) {
@@ -59,20 +69,32 @@ TierUsage Arena::usage() const {
   return {used_, extents_};
 }
 
+void Arena::insert_run(Nodes nodes, uint64_t page, uint64_t pages) {
+  nodes.run.key() = page;
+  nodes.run.mapped() = pages;
+  runs_.insert(std::move(nodes.run));
+  nodes.size.value() = {pages, page};
+  by_size_.insert(std::move(nodes.size));
+}
+
 uint64_t Arena::take_run(uint64_t pages) {
   const auto fit = by_size_.lower_bound({pages, 0});
   if (fit == by_size_.end()) return UINT64_MAX;
   const auto [size, first] = *fit;
-  by_size_.erase(fit);
-  runs_.erase(first);
+  if (spares_.size() == spares_.capacity()) spares_.reserve(2 * spares_.size() + 16);
+  Nodes fresh = size > pages ? make_nodes() : Nodes{};
+  Nodes taken{runs_.extract(first), by_size_.extract(fit)};
   if (size > pages) {
-    runs_[first + pages] = size - pages;
-    by_size_.emplace(size - pages, first + pages);
+    insert_run(std::move(taken), first + pages, size - pages);
+    taken = std::move(fresh);
   }
+  spares_.push_back(std::move(taken));
   return first;
 }
 
 void Arena::give_run(uint64_t page, uint64_t pages) {
+  Nodes nodes = std::move(spares_.back());
+  spares_.pop_back();
   auto after = runs_.lower_bound(page);
   if (after != runs_.end() && after->first == page + pages) {
     pages += after->second;
@@ -88,36 +110,41 @@ void Arena::give_run(uint64_t page, uint64_t pages) {
       runs_.erase(before);
     }
   }
-  runs_[page] = pages;
-  by_size_.emplace(pages, page);
+  insert_run(std::move(nodes), page, pages);
 }
 
 Extent Arena::allocate_slot(uint64_t bytes) {
   const size_t cls = class_of(bytes);
   const uint64_t size = classes()[cls];
-  auto& open = open_[cls];
+  Open& open = open_[cls];
   if (open.empty()) {
     const uint64_t page = take_run(kSlabPages);
     if (page == UINT64_MAX) return kNoExtent;
-    uint32_t fresh = static_cast<uint32_t>(slabs_.size());
-    if (unused_slabs_.empty()) {
-      slabs_.emplace_back();
-    } else {
-      fresh = unused_slabs_.back();
+    try {
+      if (unused_slabs_.empty()) {
+        // As many as there are may be unused at once.
+        if (unused_slabs_.capacity() <= slabs_.size()) unused_slabs_.reserve(2 * slabs_.size() + 16);
+        slabs_.emplace_back();
+        unused_slabs_.push_back(static_cast<uint32_t>(slabs_.size() - 1));
+      }
+      const uint32_t fresh = unused_slabs_.back();
+      Slab& slab = slabs_[fresh];
+      slab.page = page;
+      slab.size_class = static_cast<uint8_t>(cls);
+      slab.slots = static_cast<uint32_t>(kSlab / size);
+      slab.used = slab.hint = 0;
+      slab.free.assign((slab.slots + 63) / 64, UINT64_MAX);
+      if (slab.slots % 64) slab.free.back() = (uint64_t{1} << slab.slots % 64) - 1;
+      open.emplace(slab.slots, fresh);
       unused_slabs_.pop_back();
+      std::fill_n(slab_of_page_.begin() + static_cast<std::ptrdiff_t>(page), kSlabPages, fresh + 1);
+    } catch (const std::bad_alloc&) {
+      give_run(page, kSlabPages);
+      throw;
     }
-    Slab& slab = slabs_[fresh];
-    slab.page = page;
-    slab.size_class = static_cast<uint8_t>(cls);
-    slab.slots = static_cast<uint32_t>(kSlab / size);
-    slab.used = slab.hint = 0;
-    slab.free.assign((slab.slots + 63) / 64, UINT64_MAX);
-    if (slab.slots % 64) slab.free.back() = (uint64_t{1} << slab.slots % 64) - 1;
-    std::fill_n(slab_of_page_.begin() + static_cast<std::ptrdiff_t>(page), kSlabPages, fresh + 1);
-    open.emplace(slab.slots, fresh);
   }
-  const auto [available, number] = *open.begin();
-  open.erase(open.begin());
+  Open::node_type node = open.extract(open.begin());
+  const auto [available, number] = node.value();
   Slab& slab = slabs_[number];
   uint32_t word = slab.hint;
   while (slab.free[word] == 0) word++;
@@ -125,7 +152,12 @@ Extent Arena::allocate_slot(uint64_t bytes) {
   const uint32_t slot = word * 64 + static_cast<uint32_t>(std::countr_zero(slab.free[word]));
   slab.free[word] &= slab.free[word] - 1;
   slab.used++;
-  if (available > 1) open.emplace(available - 1, number);
+  if (available > 1) {
+    node.value() = {available - 1, number};
+    open.insert(std::move(node));
+  } else {
+    slab.node = std::move(node);
+  }
   used_ += size;
   return make_extent(slab.page * kPage + slot * size, bytes);
 }
@@ -140,7 +172,12 @@ Extent Arena::allocate(uint64_t bytes) {
     // Also the small ones, where what is left is less than a slab: a page or a few for one object.
     const uint64_t page = take_run(pages_of(bytes));
     if (page == UINT64_MAX) return kNoExtent;
-    large_[page] = bytes;
+    try {
+      large_[page] = bytes;
+    } catch (const std::bad_alloc&) {
+      give_run(page, pages_of(bytes));
+      throw;
+    }
     used_ += pages_of(bytes) * kPage;
     extent = make_extent(page * kPage, bytes);
   }
@@ -182,10 +219,10 @@ bool Arena::free(Extent extent) {
   if (!at.slab) return false;
   const uint32_t number = at.slab - 1;
   Slab& slab = slabs_[number];
-  auto& open = open_[slab.size_class];
+  Open& open = open_[slab.size_class];
   used_ -= classes()[slab.size_class];
   extents_--;
-  if (slab.used < slab.slots) open.erase({slab.slots - slab.used, number});
+  Open::node_type node = slab.used < slab.slots ? open.extract({slab.slots - slab.used, number}) : std::move(slab.node);
   slab.free[at.slot / 64] |= uint64_t{1} << at.slot % 64;
   slab.hint = std::min(slab.hint, at.slot / 64);
   if (--slab.used == 0) {
@@ -193,7 +230,8 @@ bool Arena::free(Extent extent) {
     give_run(slab.page, kSlabPages);
     unused_slabs_.push_back(number);
   } else {
-    open.emplace(slab.slots - slab.used, number);
+    node.value() = {slab.slots - slab.used, number};
+    open.insert(std::move(node));
   }
   return true;
 }

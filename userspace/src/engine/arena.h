@@ -8,6 +8,9 @@
 //
 // An extent is its offset and its size in one number, so the arena keeps nothing per object but a bit.
 //
+// Memory of its own: allocate() takes what free() will want as well, and where there is none it throws std::bad_alloc
+// and has changed nothing. free() needs none: whoever frees could do nothing about it.
+//
 // Thread safety: all calls from any thread.
 #pragma once
 
@@ -48,12 +51,21 @@ class Arena {
   static uint64_t room_of(uint64_t bytes);
 
  private:
+  using Runs = std::map<uint64_t, uint64_t>;
+  using Sizes = std::set<std::pair<uint64_t, uint64_t>>;
+  using Open = std::set<std::pair<uint32_t, uint32_t>>;
+  // To put one free run into both lists.
+  struct Nodes {
+    Runs::node_type run;
+    Sizes::node_type size;
+  };
   struct Slab {
     uint64_t page = 0;  // its first
     uint8_t size_class = 0;
     uint32_t slots = 0, used = 0;
     uint32_t hint = 0;           // no free slot in words before this
     std::vector<uint64_t> free;  // a bit a slot
+    Open::node_type node;        // its place in `open_`, while it is full
   };
   struct Location {
     uint32_t slab = 0;  // number + 1; 0: no such extent
@@ -63,18 +75,21 @@ class Arena {
   Extent allocate_slot(uint64_t bytes);
   uint64_t take_run(uint64_t pages);  // offset in pages; UINT64_MAX
   void give_run(uint64_t page, uint64_t pages);
+  static Nodes make_nodes();
+  void insert_run(Nodes nodes, uint64_t page, uint64_t pages);
   bool slab_is_free(const Slab& slab, uint32_t slot) const { return slab.free[slot / 64] >> (slot % 64) & 1; }
 
   uint64_t capacity_;
   mutable std::mutex mutex_;
-  std::map<uint64_t, uint64_t> runs_;                // free: first page -> pages
-  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // the same: (pages, first page)
+  Runs runs_;                  // free: first page -> pages
+  Sizes by_size_;              // the same: (pages, first page)
+  std::vector<Nodes> spares_;  // one for each run that is taken
   std::vector<Slab> slabs_;
   std::vector<uint32_t> unused_slabs_;
   std::vector<uint32_t> slab_of_page_;            // number + 1; 0: in none
   std::unordered_map<uint64_t, uint64_t> large_;  // first page -> bytes
   // Slabs with room, per class: (slots free, number), so that the fullest comes first.
-  std::vector<std::set<std::pair<uint32_t, uint32_t>>> open_;
+  std::vector<Open> open_;
   uint64_t used_ = 0, extents_ = 0;
 };
 

@@ -51,6 +51,8 @@ inline int code_of(engine::Code code) {
       return NEOTIER_EGONE;
     case engine::Code::kUnsupported:
       return NEOTIER_EUNSUPPORTED;
+    case engine::Code::kNoMemory:
+      return NEOTIER_ENOMEM;
   }
   return NEOTIER_EINVALID;
 }

@@ -29,6 +29,8 @@ const char* to_string(Code code) {
       return "gone";
     case Code::kUnsupported:
       return "unsupported";
+    case Code::kNoMemory:
+      return "out of memory";
   }
   return "unknown";
 }

@@ -30,6 +30,9 @@ struct Key {
 
 enum class TierKind : uint8_t { kGpu, kDram, kCxl, kSsd, kRemote, kStandIn };
 
+// What the engine says of an extent's object to the process after this one. Opaque to tiers; 0: nothing was said.
+using Note = uint32_t;
+
 // Opaque to all but the tier that gave it out. kNoExtent never names one.
 using Extent = uint64_t;
 inline constexpr Extent kNoExtent = UINT64_MAX;
@@ -86,6 +89,7 @@ struct Recovered {
   Key key;
   Extent extent = kNoExtent;
   uint64_t bytes = 0;
+  Note note = 0;  // of the last describe() that a flush covered
 };
 
 // Thread safety: all calls may come from any thread at any time, close() excepted.
@@ -97,12 +101,18 @@ class Tier {
   virtual TierUsage usage() const = 0;
 
   // Room for an object. kFull, kInvalid (0 bytes, more than the tier's largest), kGone. Never waits for the medium.
+  // Throws std::bad_alloc, and has changed nothing then.
   // What a read finds before the first write of those bytes is not said.
   // `key` goes with the bytes where the tier is durable.
   virtual Result<Extent> allocate(const Key& key, uint64_t bytes) = 0;
-  // The extent's bytes are no longer wanted. No transfer of it may be in flight. On a durable tier the extent is not
-  // recovered any more once a later flush has completed (sooner is allowed).
+  // The extent's bytes are no longer wanted. Never throws. No transfer of it may be in flight. On a durable tier the
+  // extent is not recovered any more once a later flush has completed (sooner is allowed).
   virtual void free(Extent extent) = 0;
+
+  // Goes with the extent where the tier is durable: said before the extent is first written it becomes durable with
+  // those bytes, later with the next flush, or not at all where memory is out. Never waits for the medium, never
+  // throws; said of no extent it is nothing.
+  virtual void describe(Extent, Note) {}
 
   // Where the extent lies in the host's address space, or NULL where the host cannot address it (SSD, GPU, remote).
   // Valid until free().
@@ -112,9 +122,10 @@ class Tier {
   virtual std::byte* address(Extent extent) { return map(extent); }
 
   // Starts transfers, in any order among themselves. Does not wait for the medium. Returns how many of the first were
-  // taken: fewer than all where queues are full; the caller submits the rest after some have completed. A transfer that
-  // is out of the extent's bounds, or of no extent that allocate() gave and free() has not taken back (kInvalid), or
-  // whose tier is gone (kGone), is taken and completes with its error. One of no bytes completes with kOk.
+  // taken: fewer than all where queues are full or memory is out; the caller submits the rest after some have
+  // completed, or later. Never throws. A transfer that is out of the extent's bounds, or of no extent that allocate()
+  // gave and free() has not taken back (kInvalid), or whose tier is gone (kGone), is taken and completes with its
+  // error. One of no bytes completes with kOk.
   virtual size_t submit(std::span<Transfer* const> transfers) = 0;
   // Asks that a transfer end early. It still completes through `done`: kCancelled where nothing of it reached the
   // extent or all of its reader's memory may be disregarded, or as if cancel() had not been called. Harmless after

@@ -27,6 +27,7 @@ struct Io {
   uint64_t offset = 0;
   uint32_t file_index = 0;  // of those that were opened together; else 0
   int64_t result = 0;       // bytes, which may be fewer than asked, or -errno
+  Io* next = nullptr;       // the file's own while it is under way
 };
 
 // Used by one thread at a time, wake() excepted.
@@ -38,7 +39,8 @@ class File {
   // Memory that transfers will use often. False: not possible here; then Io::buffer must stay -1.
   virtual bool register_buffers(std::span<const iovec> buffers) = 0;
   virtual void start(Io& io) = 0;
-  // Appends what has completed. `block`: waits until something has, or until wake() was called.
+  // Appends what has completed, as far as there is memory for it; the rest comes with the next call. `block`: waits
+  // until something has, or until wake() was called.
   virtual void wait(std::vector<Io*>& completed, bool block) = 0;
   // From any thread: the present or next wait(block) returns.
   virtual void wake() = 0;

@@ -12,8 +12,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "engine/io/file.h"
@@ -50,6 +50,16 @@ class Descriptor {
  private:
   int fd_;
 };
+
+// False where there is no memory for it.
+bool append(std::vector<Io*>& completed, Io* io) {
+  try {
+    completed.push_back(io);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
 
 class UringFile : public File {
  public:
@@ -110,14 +120,13 @@ class UringFile : public File {
     unsigned head, seen = 0;
     bool woken = false;
     io_uring_for_each_cqe(&ring_, head, cqe) {
-      seen++;
       auto* const io = static_cast<Io*>(io_uring_cqe_get_data(cqe));
-      if (io == nullptr) {
+      if (io != nullptr && !append(completed, io)) break;
+      seen++;
+      if (io != nullptr)
+        io->result = cqe->res;
+      else
         woken = true;
-        continue;
-      }
-      io->result = cqe->res;
-      completed.push_back(io);
     }
     io_uring_cq_advance(&ring_, seen);
     if (woken) arm();
@@ -152,6 +161,23 @@ class UringFile : public File {
   bool ready_ = false;
 };
 
+// Accesses in order, by their own links: a thread that nobody calls must not need memory.
+class IoQueue {
+ public:
+  bool empty() const { return first_ == nullptr; }
+  Io* front() const { return first_; }
+  void push_back(Io* io) {
+    io->next = nullptr;
+    (first_ ? last_->next : first_) = io;
+    last_ = io;
+  }
+  void pop_front() { first_ = first_->next; }
+
+ private:
+  Io* first_ = nullptr;
+  Io* last_ = nullptr;
+};
+
 class ThreadsFile : public File {
  public:
   ThreadsFile(std::vector<Descriptor> fds, uint64_t bytes) : fds_(std::move(fds)), bytes_(bytes) {
@@ -179,8 +205,7 @@ class ThreadsFile : public File {
     std::unique_lock lock(mutex_);
     if (block) ended_.wait(lock, [this] { return woken_ || !done_.empty(); });
     woken_ = false;
-    completed.insert(completed.end(), done_.begin(), done_.end());
-    done_.clear();
+    while (!done_.empty() && append(completed, done_.front())) done_.pop_front();
   }
   void wake() override {
     {
@@ -216,8 +241,7 @@ class ThreadsFile : public File {
   uint64_t bytes_;
   std::mutex mutex_;
   std::condition_variable queued_, ended_;
-  std::deque<Io*> queue_;
-  std::vector<Io*> done_;
+  IoQueue queue_, done_;
   bool woken_ = false, stop_ = false;
   std::vector<std::thread> threads_;
 };

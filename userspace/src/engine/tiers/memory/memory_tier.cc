@@ -11,6 +11,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "util/host_memory.h"
+
 namespace neotier::engine {
 
 namespace {
@@ -58,6 +60,14 @@ MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options))
   if (node_ >= 0 && (!numa || node_ > numa_max_node() || numa_node_size64(node_, nullptr) <= 0))
     throw std::runtime_error(
         fmt::format("tier {}: no NUMA node {} with memory; numactl --hardware lists them", options_.name, node_));
+  // Pages are taken as they are touched: what cannot be there would only be missed then, and end the process.
+  const uint64_t machine = host_memory_bytes();
+  const uint64_t most =
+      node_ < 0 ? machine : std::min<uint64_t>(machine, static_cast<uint64_t>(numa_node_size64(node_, nullptr)));
+  if (info_.capacity_bytes > most)
+    throw std::runtime_error(fmt::format("tier {}: {} bytes; {} has {} of memory in all", options_.name,
+                                         options_.capacity_bytes,
+                                         node_ < 0 ? "this machine" : fmt::format("NUMA node {}", node_), most));
 
   mapped_bytes_ = (info_.capacity_bytes + kHugePage - 1) / kHugePage * kHugePage;
   void* memory = MAP_FAILED;
@@ -123,16 +133,19 @@ std::byte* MemoryTier::map(Extent extent) {
 std::byte* MemoryTier::address(Extent extent) { return base_ + Arena::offset_of(extent); }
 
 size_t MemoryTier::submit(std::span<Transfer* const> transfers) {
-  {
+  size_t taken = 0;
+  try {
     std::lock_guard lock(mutex_);
-    queue_.insert(queue_.end(), transfers.begin(), transfers.end());
+    for (; taken < transfers.size(); taken++) queue_.push_back(transfers[taken]);
+  } catch (const std::bad_alloc&) {
+    // As where a queue is full: the rest comes again.
   }
-  if (transfers.size() == 1) {
+  if (taken == 1) {
     work_.notify_one();
   } else {
     work_.notify_all();
   }
-  return transfers.size();
+  return taken;
 }
 
 void MemoryTier::cancel(Transfer& transfer) {
@@ -202,7 +215,13 @@ void MemoryTier::work() {
     Transfer* transfer = queue_.front();
     queue_.pop_front();
     lock.unlock();
-    transfer->done(*transfer, copy(*transfer));
+    Status status = no_memory();
+    try {
+      status = copy(*transfer);
+    } catch (const std::bad_alloc&) {
+      // Its error had no room for words.
+    }
+    transfer->done(*transfer, std::move(status));
     lock.lock();
   }
 }

@@ -111,6 +111,17 @@ TEST(Copy, StreamingCopiesAnyAlignment) {
   }
 }
 
+TEST(MemoryTierOptions, MoreThanTheMachineHasIsRefused) {
+  MemoryTierOptions options;
+  options.capacity_bytes = uint64_t{2} << 40;
+  try {
+    const MemoryTier tier(options);
+    FAIL() << "taken";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("this machine has"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Arena, ClassesWasteAtMostAFifth) {
   for (uint64_t bytes = 513; bytes < (8 << 20); bytes += bytes / 7) {
     const uint64_t room = Arena::room_of(bytes);
