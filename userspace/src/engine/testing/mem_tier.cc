@@ -55,6 +55,11 @@ void MemTier::free(Extent extent) {
   objects_.erase(at);
 }
 
+void MemTier::describe(Extent extent, Note note) {
+  const std::lock_guard lock(mutex_);
+  if (const auto object = find(extent)) object->note = note;
+}
+
 std::shared_ptr<MemTier::Object> MemTier::find(Extent extent) const {
   const auto at = objects_.find(extent);
   return at == objects_.end() ? nullptr : at->second;
@@ -108,9 +113,10 @@ Result<std::vector<Recovered>> MemTier::recover() {
     object->key = kept.key;
     object->bytes = kept.bytes;
     object->written.assign(kept.bytes.size(), true);
+    object->note = kept.note;
     used_ += kept.bytes.size();
     objects_.emplace(extent, std::move(object));
-    found.push_back({kept.key, extent, kept.bytes.size()});
+    found.push_back({kept.key, extent, kept.bytes.size(), kept.note});
   }
   return found;
 }
@@ -212,7 +218,7 @@ Status MemTier::flush() {
   options_.medium->extents.clear();
   for (const auto& [extent, object] : objects_)
     if (std::find(object->written.begin(), object->written.end(), false) == object->written.end())
-      options_.medium->extents.emplace(extent, MemMedium::Kept{object->key, object->bytes});
+      options_.medium->extents.emplace(extent, MemMedium::Kept{object->key, object->bytes, object->note});
   options_.medium->next = next_;
   return Status::ok();
 }

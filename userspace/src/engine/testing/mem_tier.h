@@ -23,6 +23,7 @@ struct MemMedium {
   struct Kept {
     Key key;
     std::vector<std::byte> bytes;
+    Note note = 0;
   };
   std::map<Extent, Kept> extents;
   Extent next = 1;
@@ -47,6 +48,7 @@ class MemTier : public Tier {
   TierUsage usage() const override;
   Result<Extent> allocate(const Key& key, uint64_t bytes) override;
   void free(Extent extent) override;
+  void describe(Extent extent, Note note) override;
   std::byte* map(Extent extent) override;
   size_t submit(std::span<Transfer* const> transfers) override;
   void cancel(Transfer& transfer) override;
@@ -69,6 +71,7 @@ class MemTier : public Tier {
     Key key;
     std::vector<std::byte> bytes;
     std::vector<bool> written;
+    Note note = 0;
   };
 
   std::shared_ptr<Object> find(Extent extent) const;

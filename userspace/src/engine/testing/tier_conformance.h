@@ -447,6 +447,6 @@ REGISTER_TYPED_TEST_SUITE_P(TierConformance, SaysWhatItIs, ReadsWhatWasWritten, 
                             ThreadsOnTheirOwnExtents, ThreadsOnOneExtent, CancelAtAnyMoment, SlowMediumStopsNobody,
                             CancelWhileSlow, OneFailureIsOneTransfers, RottenBytesAreNotHandedOut, GoneAndBack,
                             GoneInTheMiddle, FlushWhereThereIsNothingToKeep, FlushedSurvivesACrash,
-                            NothingToRecoverInAFreshOne);
+                            WhatWasSaidOfAnExtentSurvivesACrash, NothingToRecoverInAFreshOne);
 
 }  // namespace neotier::engine

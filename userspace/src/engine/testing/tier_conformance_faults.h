@@ -232,6 +232,42 @@ TYPED_TEST_P(TierConformance, FlushedSurvivesACrash) {
   }
 }
 
+// Said before the bytes, after them, twice, of nothing; and not covered by a flush.
+TYPED_TEST_P(TierConformance, WhatWasSaidOfAnExtentSurvivesACrash) {
+  if (!this->tier().info().durable) {
+    this->tier().describe(this->stored(1, 100), 7);
+    this->tier().describe(kNoExtent, 7);
+    return;
+  }
+  NEOTIER_NEEDS(Fault::kCrash);
+  for (int round = 0; round < 2; round++) {
+    if (round == 0) {
+      for (uint64_t i = 0; i < 6; i++) {
+        const uint64_t bytes = 1000 + i * 40000;
+        const Extent extent = this->allocate(i, bytes);
+        Bytes content = pattern(i, bytes);
+        if (i % 3 == 0) this->tier().describe(extent, static_cast<Note>(100 + i));
+        ASSERT_TRUE(write_now(this->tier(), extent, content));
+        if (i % 3 == 1) this->tier().describe(extent, static_cast<Note>(100 + i));
+      }
+      this->tier().describe(kNoExtent, 7);
+      ASSERT_TRUE(flush_now(this->tier()));
+    }
+    this->harness().crash();
+    Result<std::vector<Recovered>> recovered = this->tier().recover();
+    ASSERT_TRUE(recovered.is_ok()) << recovered.status().what();
+    ASSERT_EQ(recovered->size(), 6u);
+    for (size_t i = 0; i < 6; i++) {
+      const Note said = i % 3 == 2 ? 0 : static_cast<Note>(100 + i);
+      EXPECT_EQ((*recovered)[i].note, round == 1 && i == 4 ? 200u : said) << i;
+      EXPECT_TRUE(this->holds((*recovered)[i].extent, pattern(i, 1000 + i * 40000))) << i;
+    }
+    // A later word takes the place of the former with the next flush.
+    this->tier().describe((*recovered)[4].extent, 200);
+    ASSERT_TRUE(flush_now(this->tier()));
+  }
+}
+
 TYPED_TEST_P(TierConformance, NothingToRecoverInAFreshOne) {
   if (this->tier().info().durable) GTEST_SKIP() << "skipped: durable; its harness has called recover() already";
   Result<std::vector<Recovered>> recovered = this->tier().recover();

@@ -15,6 +15,16 @@ bool SsdTier::Store::find_victim() {
   victim_ = segments_.victim();
   victim_failed_ = false;
   if (!victim_) return false;
+  try {
+    return list_victim();
+  } catch (const std::bad_alloc&) {
+    moving_.clear();
+    victim_.reset();
+    return false;
+  }
+}
+
+bool SsdTier::Store::list_victim() {
   std::vector<uint32_t> slots = segments_.slots_in(*victim_);
   std::sort(slots.begin(), slots.end());
   slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
@@ -52,14 +62,18 @@ void SsdTier::Store::clean() {
         continue;
       }
       if (!segments_.room(ssd::Segments::kCleaner, move.count)) return;
+      try {
+        move.to = {segments_.place(ssd::Segments::kCleaner, move.count, next.slot) | (next.from.block & Place::kHoles),
+                   next.from.sum};
+      } catch (const std::bad_alloc&) {
+        return;  // at the next turn
+      }
       moving_.pop_back();
       move.active = true;
       move.slot = next.slot;
       move.generation = next.generation;
       move.chunk = next.chunk;
       move.from = next.from;
-      move.to = {segments_.place(ssd::Segments::kCleaner, move.count, next.slot) | (next.from.block & Place::kHoles),
-                 next.from.sum};
       segments_.pin(move.from.number());
       moves_under_way_++;
       move.owner = Access::Owner::kCleaner;
@@ -81,20 +95,25 @@ void SsdTier::Store::move_ended(Move& move) {
   segments_.written(move.to.number());
   move.active = false;
   moves_under_way_--;
-  bool moved = false;
+  bool moved = false, noted = true;
   ssd::Record record;
+  try {
+    journal_.make_room(sizeof record + sizeof move.to);
+  } catch (const std::bad_alloc&) {
+    noted = false;
+  }
   if (move.result < 0) {
     victim_failed_ = true;
     // For its count of failures; nobody waits for a move.
     static_cast<void>(failure(move.result, "moving a chunk"));
-  } else {
+  } else if (noted) {
     count_.bytes_cleaned += move.total;
     const std::lock_guard lock(mutex_);
     auto* const entry = table_.find(move.slot, move.generation);
     if (entry != nullptr && entry->places()[move.chunk] == move.from) {
       moved = true;
       entry->places()[move.chunk] = move.to;
-      record = {ssd::Record::kWrite, move.slot, move.generation, entry->bytes, entry->key, move.chunk, 1};
+      record = record_of(move.slot, move.chunk, 1);
     }
   }
   if (moved) journal_.note(record, &move.to);

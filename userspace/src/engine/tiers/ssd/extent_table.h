@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tier knows of each extent: 32 bytes, and 8 for each chunk where there are several. Not thread-safe.
+// What the tier knows of each extent: 36 bytes, and 8 for each chunk where there are several. Not thread-safe. Where
+// memory is out, add() throws and has changed nothing; remove() needs none.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,11 @@ class ExtentTable {
   uint32_t add(const Key& key, uint32_t bytes);
   // Makes slot `slot` as a record says; recovery only. fill_free_list() follows once.
   void set(uint32_t slot, uint32_t generation, const Key& key, uint32_t bytes);
-  void remove(uint32_t slot);
+  // Beside the entries, whose 32 bytes are full. 0 in a new one.
+  Note& note(uint32_t slot) { return notes_[slot / kPage][slot % kPage]; }
+  void remove(uint32_t slot) { (void)take(slot); }
+  // The same, handing out the places, where there are several.
+  std::unique_ptr<Place[]> take(uint32_t slot);
   void fill_free_list();
   // A generation that a record names, with its extent or without.
   void seen(uint32_t generation) {
@@ -60,10 +65,11 @@ class ExtentTable {
  private:
   static constexpr uint32_t kPage = 4096;
   void grow(uint32_t slots);
-  void fill(Entry& entry, const Key& key, uint32_t bytes);
+  void fill(uint32_t slot, uint32_t generation, const Key& key, uint32_t bytes);
 
   const uint64_t max_;
   std::vector<std::unique_ptr<Entry[]>> pages_;
+  std::vector<std::unique_ptr<Note[]>> notes_;
   std::vector<uint32_t> free_;
   uint32_t used_slots_ = 0, last_generation_ = 0;
   uint64_t extents_ = 0, used_blocks_ = 0;

@@ -75,13 +75,16 @@ void encode_superblock(const Geometry& geometry, std::span<std::byte, kBlock> bl
   std::memcpy(block.data(), &super, sizeof super);
 }
 
-Result<Geometry> decode_superblock(std::span<const std::byte> blocks, uint64_t file_bytes, const std::string& path) {
+Result<Geometry> decode_superblock(std::span<const std::byte> blocks, uint64_t file_bytes, const std::string& path,
+                                   uint32_t& version) {
+  version = kVersion;
+  std::optional<Geometry> found;
   Status bad(Code::kInvalid, path + ": not an SSD tier's file; give another path, or remove it if it is not needed");
   for (size_t copy = 0; copy < 2; copy++) {
     Superblock super;
     std::memcpy(&super, blocks.data() + copy * kBlock, sizeof super);
     if (super.magic != kSuperMagic) continue;
-    if (super.version != kVersion) {
+    if (super.version < 1 || super.version > kVersion) {
       bad = Status(Code::kInvalid, path + ": format version " + std::to_string(super.version) + "; this program has " +
                                        std::to_string(kVersion));
       continue;
@@ -94,8 +97,10 @@ Result<Geometry> decode_superblock(std::span<const std::byte> blocks, uint64_t f
     if (file_bytes < super.geometry.file_bytes)
       return Status(Code::kInvalid, path + ": has " + std::to_string(file_bytes) + " bytes and was made with " +
                                         std::to_string(super.geometry.file_bytes) + ": it was cut short");
-    return super.geometry;
+    version = std::min(version, super.version);
+    if (!found) found = super.geometry;
   }
+  if (found) return *found;
   return bad;
 }
 
@@ -147,9 +152,18 @@ bool take_record(std::span<const std::byte>& from, const Geometry& geometry, Rec
   record = {};
   std::memcpy(static_cast<void*>(&record), from.data(), kFreeRecordBytes);
   if (record.slot >= geometry.max_extents) return false;
-  if (record.type == Record::kWrite) {
+  if (record.type == Record::kWrite || record.type == Record::kWriteV1) {
     if (from.size() < sizeof record) return false;
     std::memcpy(&record, from.data(), sizeof record);
+    if (record.type == Record::kWriteV1) {
+      uint32_t chunks[2];
+      std::memcpy(chunks, from.data() + offsetof(Record, first), sizeof chunks);
+      if (chunks[0] > UINT16_MAX || chunks[1] > UINT16_MAX) return false;
+      record.type = Record::kWrite;
+      record.first = static_cast<uint16_t>(chunks[0]);
+      record.count = static_cast<uint16_t>(chunks[1]);
+      record.note = 0;
+    }
     if (record.bytes == 0 || record.bytes > kMaxExtentBytes || record.count == 0 ||
         record.count > chunks_of(record.bytes) || record.first > chunks_of(record.bytes) - record.count ||
         record_bytes(record) > from.size())

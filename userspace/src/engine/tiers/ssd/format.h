@@ -22,7 +22,8 @@ inline constexpr uint32_t kChunk = 64 << 10;
 inline constexpr uint32_t kChunkBlocks = kChunk / kBlock;
 inline constexpr uint64_t kMaxExtentBytes = 1 << 30;
 inline constexpr uint64_t kMaxFileBytes = uint64_t{kBlock} << 31;  // of 31-bit block numbers: 8 TiB
-inline constexpr uint32_t kVersion = 1;
+// 1 had no notes: such a file is read as it is and becomes one of this version when it is opened.
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kFrameBytes = 256 << 10;  // at most, header and padding included
 
 // Where a chunk lies. The top bit of `block` marks one that was written only in part.
@@ -70,8 +71,10 @@ Result<Geometry> plan_geometry(uint64_t file_bytes, uint64_t max_extents);
 
 // The superblock, a block written twice (blocks 0 and 1) and never again.
 void encode_superblock(const Geometry& geometry, std::span<std::byte, kBlock> block);
-// From its two copies; `path` is for the message. kInvalid: foreign, another version, cut short, or damaged.
-Result<Geometry> decode_superblock(std::span<const std::byte> blocks, uint64_t file_bytes, const std::string& path);
+// From its two copies; `path` is for the message. kInvalid: foreign, another version, cut short, or damaged. `version`:
+// the older of the two copies'.
+Result<Geometry> decode_superblock(std::span<const std::byte> blocks, uint64_t file_bytes, const std::string& path,
+                                   uint32_t& version);
 
 // ---- the journal
 
@@ -99,16 +102,18 @@ std::optional<FrameHeader> check_frame(std::span<const std::byte> bytes, const F
 
 // What happened to an extent. Each sets state and names no difference, so that one applied twice is as applied once.
 struct Record {
-  enum Type : uint32_t { kWrite = 1, kFree = 2 };
+  // kWriteV1: of version 1, with 4 bytes each for `first` and `count`; take_record() makes a kWrite of it.
+  enum Type : uint32_t { kWriteV1 = 1, kFree = 2, kWrite = 3 };
   uint32_t type = 0;
   uint32_t slot = 0;
   uint32_t generation = 0;
   // kWrite only:
   uint32_t bytes = 0;
   Key key;
-  uint32_t first = 0, count = 0;  // chunks, whose places follow
+  uint16_t first = 0, count = 0;  // chunks, whose places follow
+  Note note = 0;
 };
-static_assert(sizeof(Record) == 40);
+static_assert(sizeof(Record) == 40 && kMaxExtentBytes / kChunk <= UINT16_MAX);
 inline constexpr uint32_t kFreeRecordBytes = 16;
 inline uint64_t record_bytes(const Record& record) {
   return record.type == Record::kFree ? kFreeRecordBytes : sizeof(Record) + uint64_t{record.count} * sizeof(Place);

@@ -29,7 +29,12 @@ int64_t run_now(File& file, std::span<Access> accesses) {
 
 Journal::Journal(const Geometry& geometry, std::byte* memory, Index index)
     : geometry_(geometry), memory_(memory), index_(std::move(index)) {
-  for (Access& frame : frames_) frame.owner = Access::Owner::kJournal;
+  // What commits will want: they are made by a thread that nobody calls.
+  payload_.reserve(kFrameBytes);
+  for (Access& frame : frames_) {
+    frame.owner = Access::Owner::kJournal;
+    frame.list.reserve(1);
+  }
   sync_.owner = Access::Owner::kJournal;
 }
 
@@ -150,8 +155,8 @@ bool Journal::fits(size_t bytes) const {
 }
 
 void Journal::commit(File& file) {
-  started_++;
   batch_.insert(batch_.end(), pending_.begin(), pending_.end());
+  started_++;
   pending_.clear();
   batch_at_ = 0;
   result_ = 0;

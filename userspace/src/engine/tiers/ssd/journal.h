@@ -5,6 +5,7 @@
 // checkpoint, which counts once its last frame does. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -34,7 +35,13 @@ class Journal {
   // Reads back; calls `apply` in order. kCorrupt where no complete checkpoint is left.
   Status load(File& file, const Apply& apply);
 
+  // Throws std::bad_alloc where there is no memory for it, unless make_room() was called for as many bytes.
   void note(const Record& record, const Place* places) { append_record(pending_, record, places); }
+  // Throws std::bad_alloc.
+  void make_room(size_t bytes) {
+    const size_t wanted = pending_.size() + bytes;
+    if (pending_.capacity() < wanted) pending_.reserve(std::max(wanted, 2 * pending_.capacity()));
+  }
   // Noted, and not in a commit that is under way.
   size_t pending_bytes() const { return pending_.size() + (committing() ? 0 : batch_.size()); }
   bool committing() const { return phase_ != Phase::kIdle; }
@@ -43,7 +50,7 @@ class Journal {
   uint64_t finished() const { return finished_; }
   uint64_t checkpoints() const { return checkpoints_; }
 
-  // All that was noted becomes durable. Needs !committing().
+  // All that was noted becomes durable. Needs !committing(). Throws std::bad_alloc, and nothing was begun then.
   void commit(File& file);
   // An access of the journal's has ended. True when the commit has, with result().
   bool ended(File& file, Access& access);

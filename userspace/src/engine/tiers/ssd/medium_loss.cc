@@ -53,23 +53,33 @@ class NoFile : public File {
 Status SsdTier::Store::failure(int64_t result, const char* doing) {
   constexpr unsigned kInARow = 32;
   count_.errors++;
-  const std::string what =
-      info_.name + ": " + options_.path + ": " + doing + " failed: " + std::strerror(static_cast<int>(-result));
+  std::string what;
+  try {
+    what = info_.name + ": " + options_.path + ": " + doing + " failed: " + std::strerror(static_cast<int>(-result));
+  } catch (const std::bad_alloc&) {
+    // The code says the most of it.
+  }
   const bool lost = result == -ENXIO || result == -ENODEV || result == -ENOMEDIUM || result == -EBADF ||
                     result == -ESHUTDOWN || result == -EROFS || result == -EREMOTEIO;
   if (lost || ++failures_in_a_row_ >= kInARow) lose(what);
-  return {lost ? Code::kGone : result == -ENOSPC ? Code::kFull : Code::kIo, what};
+  return {lost ? Code::kGone : result == -ENOSPC ? Code::kFull : Code::kIo, std::move(what)};
 }
 
 Status SsdTier::Store::gone_status() const {
   const std::lock_guard lock(mutex_);
-  return {Code::kGone, gone_why_ + "; out of service until it comes back"};
+  return status_of(Code::kGone, [this] { return gone_why_ + "; out of service until it comes back"; });
 }
 
 void SsdTier::Store::lose(const std::string& why) {
   moving_.clear();
   const std::lock_guard lock(mutex_);
-  if (!gone_) gone_why_ = why;
+  if (!gone_) {
+    try {
+      gone_why_ = why;
+    } catch (const std::bad_alloc&) {
+      gone_why_.clear();
+    }
+  }
   gone_ = true;
 }
 
@@ -79,7 +89,8 @@ Status SsdTier::Store::try_come_back() {
   reset_file(std::make_unique<NoFile>());
   Result<std::unique_ptr<File>> file = file_system_->open(options_.path);
   if (!file) return {Code::kGone, file.status().what()};
-  Result<ssd::Geometry> geometry = ssd::read_superblock(**file, options_.path);
+  uint32_t version = 0;
+  Result<ssd::Geometry> geometry = ssd::read_superblock(**file, options_.path, version);
   if (!geometry) return {Code::kGone, geometry.status().what()};
   if (geometry->file_id != geometry_.file_id)
     return {Code::kGone, options_.path + ": another tier's file lies there now"};
@@ -109,7 +120,7 @@ Status SsdTier::Store::rewrite_pending() {
       const std::lock_guard lock(mutex_);
       auto* const entry = table_.find(chunk.slot, chunk.generation);
       if (entry == nullptr || entry->places()[chunk.chunk] != chunk.from) continue;
-      record = {Record::kWrite, chunk.slot, chunk.generation, entry->bytes, entry->key, chunk.chunk, 1};
+      record = record_of(chunk.slot, chunk.chunk, 1);
     }
     const uint64_t bytes = uint64_t{ssd::chunk_blocks(record.bytes, chunk.chunk)} * kBlock;
     Access access;

@@ -7,6 +7,8 @@ namespace neotier::engine::ssd {
 
 Segments::Segments(const Geometry& geometry) : geometry_(geometry), all_(geometry.segments) {
   low_ = std::max<size_t>(2, all_.size() / 32) + kReserve;
+  free_.reserve(all_.size());
+  dying_.reserve(all_.size());
 }
 
 bool Segments::room(Head head, uint64_t blocks) const {
@@ -37,11 +39,11 @@ uint32_t Segments::place(Head head, uint32_t count, uint32_t slot) {
     all_[open.segment].state = State::kOpen;
   }
   Segment& segment = all_[open.segment];
+  if (segment.slots.empty() || segment.slots.back() != slot) segment.slots.push_back(slot);
   const uint32_t block = geometry_.first_block() + open.segment * geometry_.segment_blocks() + open.next;
   open.next += count;
   segment.wanted += count;
   segment.writing++;
-  if (segment.slots.empty() || segment.slots.back() != slot) segment.slots.push_back(slot);
   return block;
 }
 

@@ -20,6 +20,7 @@ class Segments {
   // Whether `blocks` in chunks can be placed. The user's head leaves the last two segments to the cleaner.
   bool room(Head head, uint64_t blocks) const;
   // Contiguous blocks for a chunk of `slot`; needs room(). They count as wanted and as being written, until written().
+  // Throws std::bad_alloc, and has placed nothing then; nothing else here needs memory.
   uint32_t place(Head head, uint32_t count, uint32_t slot);
   void written(uint32_t block) { of(block).writing--; }
   // No longer wanted. `commits_started`: of the journal; those that start later do not name the blocks any more.

@@ -18,6 +18,7 @@ const TierInfo& SsdTier::info() const { return store_->info(); }
 TierUsage SsdTier::usage() const { return store_->usage(); }
 Result<Extent> SsdTier::allocate(const Key& key, uint64_t bytes) { return store_->allocate(key, bytes); }
 void SsdTier::free(Extent extent) { store_->free(extent); }
+void SsdTier::describe(Extent extent, Note note) { store_->describe(extent, note); }
 size_t SsdTier::submit(std::span<Transfer* const> transfers) { return store_->submit(transfers); }
 void SsdTier::cancel(Transfer& transfer) { store_->cancel(transfer); }
 bool SsdTier::in_service() const { return store_->in_service(); }

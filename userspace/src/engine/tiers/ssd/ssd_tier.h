@@ -54,6 +54,7 @@ class SsdTier : public Tier {
   TierUsage usage() const override;
   Result<Extent> allocate(const Key& key, uint64_t bytes) override;
   void free(Extent extent) override;
+  void describe(Extent extent, Note note) override;
   std::byte* map(Extent) override { return nullptr; }
   size_t submit(std::span<Transfer* const> transfers) override;
   void cancel(Transfer& transfer) override;

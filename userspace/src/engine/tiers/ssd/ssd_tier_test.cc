@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <cstring>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "engine/testing/fake_disk.h"
 #include "engine/testing/pattern.h"
 #include "engine/testing/transfer_batch.h"
+#include "engine/tiers/ssd/access.h"
 #include "engine/tiers/ssd/format.h"
 
 namespace neotier::engine {
@@ -20,6 +22,57 @@ namespace {
 std::vector<Recovered> recovered(Tier& tier) {
   Result<std::vector<Recovered>> found = tier.recover();
   return found ? std::move(*found) : std::vector<Recovered>{};
+}
+
+// Makes of a closed file what version 1 would have written: 4 bytes each for a record's chunks, and no note.
+void make_version_1(FileSystem& disk) {
+  Result<std::unique_ptr<File>> file = disk.open("tier");
+  ASSERT_TRUE(file.is_ok()) << file.status().what();
+  const uint64_t bytes = (*file)->bytes();
+  const ssd::Memory memory = ssd::make_memory(bytes);
+  ssd::Access all;
+  all.prepare(IoOp::kRead, 0, memory.get(), bytes, -1);
+  ASSERT_EQ(ssd::run_now(**file, std::span(&all, 1)), 0);
+  uint32_t version = 0;
+  const Result<ssd::Geometry> g =
+      ssd::decode_superblock(std::span(memory.get(), 2 * ssd::kBlock), bytes, "tier", version);
+  ASSERT_TRUE(g.is_ok());
+  for (size_t copy = 0; copy < 2; copy++) {
+    std::byte* const super = memory.get() + copy * ssd::kBlock;
+    super[8] = std::byte{1};
+    const uint64_t hash = XXH3_64bits(super, 96);
+    std::memcpy(super + 96, &hash, sizeof hash);
+  }
+  for (size_t area = 0; area < 2; area++) {
+    std::byte* at = memory.get() + g->journal_offset + area * g->journal_area_bytes;
+    std::byte* const end = at + g->journal_area_bytes;
+    uint64_t before = 0, now = 0;
+    for (;;) {
+      ssd::FrameHeader header;
+      std::memcpy(&header, at, sizeof header);
+      if (header.previous != before || !ssd::check_frame(std::span(at, end), header)) break;
+      std::span<const std::byte> records(at + sizeof header, header.payload);
+      while (!records.empty()) {
+        auto* const raw = const_cast<std::byte*>(records.data());
+        ssd::Record record;
+        const std::byte* places = nullptr;
+        bool damaged = false;
+        ASSERT_TRUE(ssd::take_record(records, *g, record, places, damaged));
+        if (record.type != ssd::Record::kWrite) continue;
+        const uint32_t type = ssd::Record::kWriteV1, chunks[2] = {record.first, record.count};
+        std::memcpy(raw, &type, sizeof type);
+        std::memcpy(raw + offsetof(ssd::Record, first), chunks, sizeof chunks);
+      }
+      before = header.hash;
+      header.previous = now;
+      now = ssd::seal_frame(at, header);
+      at += ssd::frame_bytes(header.payload);
+    }
+  }
+  all.prepare(IoOp::kWrite, 0, memory.get(), bytes, -1);
+  ASSERT_EQ(ssd::run_now(**file, std::span(&all, 1)), 0);
+  all.prepare(IoOp::kSync, 0);
+  ASSERT_EQ(ssd::run_now(**file, std::span(&all, 1)), 0);
 }
 
 class SsdTierTest : public ::testing::Test {
@@ -168,6 +221,86 @@ TEST_F(SsdTierTest, CheckpointsAndTheOrderOfAge) {
   }
 }
 
+// Through checkpoints, the cleaner, and a medium that was lost: each writes records of its own.
+TEST_F(SsdTierTest, NotesGoWithWhateverIsWrittenOfAnExtent) {
+  start();
+  std::vector<std::pair<uint64_t, Extent>> old, young;
+  for (uint64_t key = 0; key < 400; key++) {
+    auto& list = key % 2 ? young : old;
+    list.emplace_back(key, stored(key, 16 << 10));
+    tier_->describe(list.back().second, static_cast<Note>(1000 + key));
+  }
+  for (uint64_t key = 1000; key < 4000 || tier_->stats().checkpoints < 2; key++) {
+    const size_t i = key * 31 % young.size();
+    tier_->free(young[i].second);
+    young[i] = {key, stored(key, 16 << 10)};
+    if (key % 8 == 0) {
+      ASSERT_TRUE(flush_now(*tier_));
+    }
+    ASSERT_LT(key, 100000u) << "no checkpoint";
+  }
+  EXPECT_GT(tier_->stats().bytes_cleaned, 0u);
+  tier_->describe(old[3].second, 77);
+  disk_->lose();
+  Bytes read(16 << 10);
+  EXPECT_FALSE(read_now(*tier_, old[0].second, read));
+  disk_->mend();
+  ASSERT_TRUE(tier_->come_back());
+  ASSERT_TRUE(flush_now(*tier_));
+  crash();
+  size_t seen = 0;
+  for (const Recovered& object : recovered(*tier_)) {
+    uint64_t key = 0;
+    std::memcpy(&key, object.key.bytes, sizeof key);
+    EXPECT_EQ(object.note, key >= 1000 ? 0u : key == old[3].first ? 77u : 1000 + key) << key;
+    seen++;
+  }
+  EXPECT_EQ(seen, 400u);
+}
+
+TEST_F(SsdTierTest, AFileOfVersion1BecomesOneOfThisVersion) {
+  start();
+  std::map<uint64_t, uint64_t> kept;
+  for (uint64_t key = 0; key < 50; key++) {
+    kept[key] = 1000 + key * 5000;
+    stored(key, kept[key]);
+  }
+  tier_->free(stored(99, 5000));
+  tier_.reset();
+  make_version_1(*disk_);
+  for (uint64_t accesses = 1; accesses <= 12; accesses++) {
+    // The power may fail at any access of the change.
+    disk_->crash_after(accesses);
+    { const auto tier = open(0); }
+    disk_->crash();
+    disk_->power_on();
+    start(0);
+    const std::vector<Recovered> found = recovered(*tier_);
+    ASSERT_EQ(found.size(), kept.size()) << accesses;
+    for (const Recovered& object : found) {
+      uint64_t key = 0;
+      std::memcpy(&key, object.key.bytes, sizeof key);
+      EXPECT_EQ(object.note, 0u);
+      EXPECT_TRUE(holds(object.extent, key, kept.at(key)));
+    }
+    tier_.reset();
+    if (accesses < 12) make_version_1(*disk_);
+  }
+  start(0);
+  tier_->describe(recovered(*tier_)[7].extent, 5);
+  stored(100, 70000);
+  ASSERT_TRUE(flush_now(*tier_));
+  crash();
+  const std::vector<Recovered> found = recovered(*tier_);
+  ASSERT_EQ(found.size(), 51u);
+  EXPECT_EQ(found[7].note, 5u);
+  for (const Recovered& object : found) {
+    uint64_t key = 0;
+    std::memcpy(&key, object.key.bytes, sizeof key);
+    EXPECT_TRUE(holds(object.extent, key, key == 100 ? 70000 : kept.at(key)));
+  }
+}
+
 TEST_F(SsdTierTest, ReadsGoOnWhileWritesWaitForRoom) {
   start();
   std::vector<Extent> extents;
@@ -251,7 +384,7 @@ TEST_F(SsdTierTest, AsManyObjectsAsItWasMadeFor) {
 }
 
 TEST_F(SsdTierTest, CreationInterruptedAnywhere) {
-  for (uint64_t accesses = 1; accesses < 8; accesses++) {
+  for (uint64_t accesses = 1; accesses < 10; accesses++) {
     disk_ = std::make_shared<ssd::FakeDisk>(accesses);
     disk_->crash_after(accesses);
     { const auto tier = open(); }
@@ -307,10 +440,11 @@ TEST(SsdFormat, OfAnotherVersion) {
   for (size_t copy = 0; copy < 2; copy++) {
     ssd::encode_superblock(*geometry,
                            std::span<std::byte, ssd::kBlock>(blocks.data() + copy * ssd::kBlock, ssd::kBlock));
-    blocks[copy * ssd::kBlock + 8] = std::byte{2};
+    blocks[copy * ssd::kBlock + 8] = std::byte{3};
   }
-  const Status other = ssd::decode_superblock(blocks, 16 << 20, "x").status();
-  EXPECT_NE(other.what().find("version 2"), std::string::npos) << other.what();
+  uint32_t version = 0;
+  const Status other = ssd::decode_superblock(blocks, 16 << 20, "x", version).status();
+  EXPECT_NE(other.what().find("version 3"), std::string::npos) << other.what();
 }
 
 // What an earlier life left behind the journal's end must not pass for its continuation.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "engine/tiers/ssd/superblock.h"
 
@@ -41,6 +42,9 @@ SsdTier::Store::Store(SsdOptions options, std::unique_ptr<File> file, const ssd:
   window_chunks_ = static_cast<uint32_t>(std::clamp<uint64_t>(spare / 4 / ssd::kChunkBlocks, 3, kMaxWindow + 2) - 2);
   for (size_t i = 0; i < kBounces; i++) bounces_.push_back(memory_.get() + i * ssd::kChunk);
   for (size_t i = 0; i < kMoves; i++) moves_[i].memory = memory_.get() + (kBounces + i) * ssd::kChunk;
+  freed_.reserve(kFreedAtOnce);
+  freed_now_.reserve(kFreedAtOnce);
+  for (Move& move : moves_) move.list.reserve(1);
   reset_file(std::move(file));
 }
 
@@ -67,7 +71,8 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
   if (system.exists(options.path)) {
     Result<std::unique_ptr<File>> file = system.open(options.path);
     if (!file) return file.status();
-    Result<ssd::Geometry> geometry = ssd::read_superblock(**file, options.path);
+    uint32_t version = 0;
+    Result<ssd::Geometry> geometry = ssd::read_superblock(**file, options.path, version);
     if (!geometry) return geometry.status();
     if (options.file_bytes != 0 && options.file_bytes / kBlock * kBlock != geometry->file_bytes)
       return Status(Code::kInvalid, options.path + ": was made with " + std::to_string(geometry->file_bytes) +
@@ -75,6 +80,10 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
                                         "; leave the size out, or remove the file to begin anew");
     auto store = std::make_unique<Store>(std::move(options), std::move(*file), *geometry);
     if (Status loaded = store->load(); !loaded) return loaded;
+    // Before any record is written that only this version knows. What lies there now both versions read alike.
+    if (version != ssd::kVersion) {
+      if (Status made = ssd::write_superblock(*store->file_, *geometry, store->options_.path); !made) return made;
+    }
     store->thread_ = std::thread([&store = *store] { store.run(); });
     return store;
   }
@@ -110,6 +119,7 @@ Status SsdTier::Store::load() {
       table_.set(record.slot, record.generation, record.key, record.bytes);
       entry = table_.find(record.slot, record.generation);
     }
+    table_.note(record.slot) = record.note;
     std::memcpy(entry->places() + record.first, places, record.count * sizeof(Place));
   });
   if (!loaded) return {loaded.code(), options_.path + ": " + loaded.what()};
@@ -169,12 +179,43 @@ void SsdTier::Store::free(Extent extent) {
   const std::lock_guard lock(mutex_);
   auto* const entry = table_.find(extent);
   if (entry == nullptr) return;
-  Freed freed{{}, entry->bytes, {entry->places(), entry->places() + entry->chunks()}};
+  while (freed_.size() == freed_.capacity()) {
+    try {
+      freed_.reserve(2 * freed_.capacity());
+    } catch (const std::bad_alloc&) {
+      // It takes them without needing any.
+      file_->wake();
+      mutex_.unlock();
+      std::this_thread::yield();
+      mutex_.lock();
+    }
+  }
+  Freed freed{{}, entry->bytes, entry->chunks() > 1 ? Place{} : entry->one, nullptr};
   freed.record.type = Record::kFree;
   freed.record.slot = static_cast<uint32_t>(extent);
   freed.record.generation = entry->generation;
-  table_.remove(freed.record.slot);
+  freed.many = table_.take(freed.record.slot);
   freed_.push_back(std::move(freed));
+  if (sleeping_) {
+    sleeping_ = false;
+    file_->wake();
+  }
+}
+
+void SsdTier::Store::describe(Extent extent, Note note) {
+  const std::lock_guard lock(mutex_);
+  auto* const entry = table_.find(extent);
+  const auto slot = static_cast<uint32_t>(extent);
+  if (entry == nullptr || table_.note(slot) == note) return;
+  // Before its bytes it goes with the record of the write.
+  if (entry->places()[0].block != 0) {
+    try {
+      described_.push_back(extent);
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+  }
+  table_.note(slot) = note;
   if (sleeping_) {
     sleeping_ = false;
     file_->wake();
@@ -183,10 +224,15 @@ void SsdTier::Store::free(Extent extent) {
 
 size_t SsdTier::Store::submit(std::span<Transfer* const> transfers) {
   const std::lock_guard lock(mutex_);
-  const size_t taken = std::min(transfers.size(), options_.queue_depth - taken_);
-  for (Transfer* transfer : transfers.first(taken)) {
-    transfer->state = kQueued;
-    submitted_.push_back(transfer);
+  const size_t most = std::min(transfers.size(), options_.queue_depth - taken_);
+  size_t taken = 0;
+  try {
+    for (; taken < most; taken++) {
+      transfers[taken]->state = kQueued;
+      submitted_.push_back(transfers[taken]);
+    }
+  } catch (const std::bad_alloc&) {
+    // As where the queue is full.
   }
   taken_ += taken;
   if (taken > 0 && sleeping_) {
@@ -220,7 +266,8 @@ Result<std::vector<Recovered>> SsdTier::Store::recover() {
   found.reserve(table_.extents());
   for (uint32_t slot = 0; slot < table_.slots(); slot++) {
     const auto& entry = table_.at(slot);
-    if (entry.bytes != 0) found.push_back({entry.key, ssd::ExtentTable::name(slot, entry.generation), entry.bytes});
+    if (entry.bytes != 0)
+      found.push_back({entry.key, ssd::ExtentTable::name(slot, entry.generation), entry.bytes, table_.note(slot)});
   }
   // The oldest first: where a crash left two of one key, the later is the newer.
   std::sort(found.begin(), found.end(), [this](const Recovered& a, const Recovered& b) {
@@ -250,49 +297,68 @@ bool SsdTier::Store::take_wishes() {
   const std::lock_guard lock(mutex_);
   wishes_.clear();
   wishes_.swap(submitted_);
-  freed_now_.clear();
-  freed_now_.swap(freed_);
+  if (freed_done_ == freed_now_.size()) {
+    freed_now_.clear();
+    freed_done_ = 0;
+    freed_now_.swap(freed_);
+  }
+  if (described_now_.empty()) described_now_.swap(described_);
   cancels_ = false;
   sleeping_ = true;
   return stop_;
 }
 
 void SsdTier::Store::serve_wishes() {
-  for (const Freed& freed : freed_now_) {
-    bool written = false;
-    for (uint32_t chunk = 0; chunk < freed.places.size(); chunk++) {
-      const Place& place = freed.places[chunk];
-      if (place.block == 0) continue;
-      written = true;
-      if (place.holes()) holes_.erase(chunk_id(freed.record.slot, chunk));
-      segments_.vacate(place.number(), ssd::chunk_blocks(freed.bytes, chunk), journal_.started());
+  try {
+    for (; freed_done_ < freed_now_.size(); freed_done_++) {
+      const Freed& freed = freed_now_[freed_done_];
+      const std::span<const Place> places(freed.places(), ssd::chunks_of(freed.bytes));
+      const bool written = std::any_of(places.begin(), places.end(), [](const Place& p) { return p.block != 0; });
+      // Noted first: its room may be used again once a commit has named the end of it.
+      if (written) journal_.note(freed.record, nullptr);
+      for (uint32_t chunk = 0; chunk < places.size(); chunk++) {
+        const Place& place = places[chunk];
+        if (place.block == 0) continue;
+        if (place.holes()) holes_.erase(chunk_id(freed.record.slot, chunk));
+        segments_.vacate(place.number(), ssd::chunk_blocks(freed.bytes, chunk), journal_.started());
+      }
     }
-    if (written) journal_.note(freed.record, nullptr);
+    for (; !described_now_.empty(); described_now_.pop_back()) note_again(described_now_.back());
+  } catch (const std::bad_alloc&) {
+    ready_ = true;  // the rest in the next turn
   }
-  for (Transfer* transfer : wishes_) begin(*transfer);
+  for (Transfer* transfer : wishes_) {
+    try {
+      begin(*transfer);
+    } catch (const std::bad_alloc&) {
+      complete(*transfer, no_memory());
+    }
+  }
+}
+
+// A record sets what is so: one of the first chunk as it lies tells the new note.
+void SsdTier::Store::note_again(Extent extent) {
+  Record record;
+  Place place;
+  {
+    const std::lock_guard lock(mutex_);
+    auto* const entry = table_.find(extent);
+    if (entry == nullptr) return;
+    place = entry->places()[0];
+    record = record_of(static_cast<uint32_t>(extent), 0, 1);
+  }
+  journal_.note(record, &place);
 }
 
 void SsdTier::Store::run() {
   std::vector<Io*> ended;
   while (true) {
     const bool stop = take_wishes();
-    serve_wishes();
-    segments_.release(journal_.finished());
-    retry_stalled();
-    clean();
-    maybe_commit(stop);
-    if (gone_ && idle()) {
-      std::unique_lock lock(mutex_);
-      if (back_wanted_) {
-        back_wanted_ = false;
-        lock.unlock();
-        Status back = try_come_back();
-        lock.lock();
-        back_ = std::move(back);
-        back_changed_.notify_all();
-      }
+    try {
+      turn(stop);
+    } catch (const std::bad_alloc&) {
+      lose("out of memory");
     }
-    fail_if_stuck();
     if (stop && idle()) {
       const std::lock_guard lock(mutex_);
       if (taken_ == 0) return;
@@ -307,9 +373,38 @@ void SsdTier::Store::run() {
     for (Io* io : ended) {
       auto& access = static_cast<Access&>(*io);
       if (access.go_on(*file_)) continue;
-      dispatch(access);
+      try {
+        dispatch(access);
+      } catch (const std::bad_alloc&) {
+        lose("out of memory");
+      }
     }
   }
+}
+
+void SsdTier::Store::turn(bool stop) {
+  serve_wishes();
+  segments_.release(journal_.finished());
+  retry_stalled();
+  clean();
+  maybe_commit(stop);
+  if (gone_ && idle()) {
+    std::unique_lock lock(mutex_);
+    if (back_wanted_) {
+      back_wanted_ = false;
+      lock.unlock();
+      Status back = no_memory();
+      try {
+        back = try_come_back();
+      } catch (const std::bad_alloc&) {
+        // It may ask again.
+      }
+      lock.lock();
+      back_ = std::move(back);
+      back_changed_.notify_all();
+    }
+  }
+  fail_if_stuck();
 }
 
 void SsdTier::Store::dispatch(Access& access) {
@@ -337,8 +432,8 @@ void SsdTier::Store::fail_if_stuck() {
     if (!freed_.empty()) return;
   }
   Request& request = *std::exchange(room_waiter_, nullptr);
-  std::erase(stalled_, &request);
-  request.status = Status(Code::kFull, info_.name + ": no room in the log");
+  stalled_.erase(&request);
+  request.status = status_of(Code::kFull, [this] { return info_.name + ": no room in the log"; });
   finish(request);
   ready_ = true;
 }
@@ -365,8 +460,13 @@ void SsdTier::Store::maybe_commit(bool stop) {
     for (Transfer* flush : std::exchange(flushes_next_, {})) complete(*flush, Status::ok());
   const bool room = segments_.dying_count() > 0 && want_room();
   if (flushes_next_.empty() && pending < kCommitBytes && !room && !(stop && pending > 0)) return;
+  try {
+    journal_.commit(*file_);
+  } catch (const std::bad_alloc&) {
+    for (Transfer* flush : std::exchange(flushes_next_, {})) complete(*flush, no_memory());
+    return;
+  }
   flushes_ = std::exchange(flushes_next_, {});
-  journal_.commit(*file_);
 }
 
 void SsdTier::Store::commit_ended() {
@@ -384,6 +484,18 @@ void SsdTier::Store::commit_ended() {
   for (Transfer* flush : std::exchange(flushes_, {})) complete(*flush, status);
 }
 
+Record SsdTier::Store::record_of(uint32_t slot, uint32_t first, uint32_t count) {
+  const auto& entry = table_.at(slot);
+  return {Record::kWrite,
+          slot,
+          entry.generation,
+          entry.bytes,
+          entry.key,
+          static_cast<uint16_t>(first),
+          static_cast<uint16_t>(count),
+          table_.note(slot)};
+}
+
 // The index as it is now, for a checkpoint. A commit's data sync comes after it.
 bool SsdTier::Store::emit_index(std::vector<std::byte>& to, size_t limit, bool begin) {
   if (begin) index_slot_ = 0;
@@ -393,7 +505,7 @@ bool SsdTier::Store::emit_index(std::vector<std::byte>& to, size_t limit, bool b
     if (entry.bytes == 0) continue;
     const Place* const places = entry.places();
     if (std::all_of(places, places + entry.chunks(), [](const Place& p) { return p.block == 0; })) continue;
-    const Record record{Record::kWrite, index_slot_, entry.generation, entry.bytes, entry.key, 0, entry.chunks()};
+    const Record record = record_of(index_slot_, 0, entry.chunks());
     if (to.size() + ssd::record_bytes(record) > limit) return true;
     ssd::append_record(to, record, places);
   }

@@ -2,6 +2,9 @@
 // The inside of the SSD tier. Split by what it does: store.cc (opening, the thread, commits), transfers.cc (reads and
 // writes), cleaner.cc (getting room back), medium_loss.cc (going out of service and coming back).
 //
+// Memory: the thread has nobody who could catch what it throws. Where there is none for a transfer, that one ends with
+// kNoMemory; what cannot be noted in the journal is not done, or waits for the next turn.
+//
 // Locking: mutex_ guards what is marked so; all else belongs to the thread (and to open() before it starts).
 #pragma once
 
@@ -19,6 +22,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/linked_list.h"
 #include "engine/tiers/ssd/access.h"
 #include "engine/tiers/ssd/extent_table.h"
 #include "engine/tiers/ssd/journal.h"
@@ -37,6 +41,7 @@ class SsdTier::Store {
   TierUsage usage() const;
   Result<Extent> allocate(const Key& key, uint64_t bytes);
   void free(Extent extent);
+  void describe(Extent extent, Note note);
   size_t submit(std::span<Transfer* const> transfers);
   void cancel(Transfer& transfer);
   bool in_service() const { return !gone_; }
@@ -62,7 +67,8 @@ class SsdTier::Store {
     std::byte* bounce = nullptr;
     bool old = false;  // reading what a partial write leaves as it is
   };
-  struct Request {
+  struct Stalled;
+  struct Request : Linked<Request, Stalled> {
     Transfer* transfer = nullptr;
     uint32_t slot = 0, generation = 0;
     uint32_t extent_bytes = 0;
@@ -78,8 +84,11 @@ class SsdTier::Store {
   struct Freed {
     ssd::Record record;
     uint32_t bytes;
-    std::vector<ssd::Place> places;
+    ssd::Place one;
+    std::unique_ptr<ssd::Place[]> many;
+    const ssd::Place* places() const { return many ? many.get() : &one; }
   };
+  static constexpr size_t kFreedAtOnce = 1024;  // more than these wait for the thread where memory is out
   struct Move : ssd::Access {
     uint32_t slot = 0, generation = 0, chunk = 0, count = 0;
     ssd::Place from, to;
@@ -95,11 +104,15 @@ class SsdTier::Store {
   // store.cc, and from failure() on medium_loss.cc
   Status load();
   void run();
+  void turn(bool stop);
   bool take_wishes();
   void serve_wishes();
+  void note_again(Extent extent);
   void fail_if_stuck();
   void reset_file(std::unique_ptr<File> file);
   void dispatch(ssd::Access& access);
+  // With the lock.
+  ssd::Record record_of(uint32_t slot, uint32_t first, uint32_t count);
   void maybe_commit(bool stop);
   void commit_ended();
   bool emit_index(std::vector<std::byte>& to, size_t limit, bool begin);
@@ -118,8 +131,12 @@ class SsdTier::Store {
   // transfers.cc
   void begin(Transfer& transfer);
   Stall go_on(Request& request);
+  Stall take_window(Request& request);
+  void place_window(Request& request);
   void issue(Request& request);
+  void issue_from(Request& request, Run*& unstarted);
   void run_ended(Run& run);
+  bool goes_on(Run& run);
   uint32_t sum_of(const Request& request, uint32_t chunk) const;
   void corrupt(Request& request, uint32_t chunk);
   void copy(const Request& request, uint32_t chunk, std::byte* bounce, bool out) const;
@@ -135,6 +152,7 @@ class SsdTier::Store {
   void slice(const Request& request, uint32_t chunk, uint32_t from, uint32_t to, std::vector<iovec>& into) const;
   Run& new_run(Request& request, uint32_t first);
   void start_run(Run& run);
+  void make_room_for_holes(const Request& request);
   bool note_holes(uint64_t id, const ssd::Place& old, uint32_t from, uint32_t to, uint32_t content);
   int registered(const std::byte* memory, uint64_t bytes) const;
   static uint32_t content(const Request& request, uint32_t chunk) {
@@ -146,6 +164,7 @@ class SsdTier::Store {
   bool want_room() const { return segments_.low() || room_waiter_ != nullptr; }
   void clean();
   bool find_victim();
+  bool list_victim();
   void move_ended(Move& move);
 
   const SsdOptions options_;
@@ -158,6 +177,7 @@ class SsdTier::Store {
   ssd::ExtentTable table_;            // guarded by mutex_
   std::vector<Transfer*> submitted_;  // guarded by mutex_
   std::vector<Freed> freed_;          // guarded by mutex_
+  std::vector<Extent> described_;     // guarded by mutex_: since they were written
   size_t taken_ = 0;                  // guarded by mutex_: transfers not completed
   bool stop_ = false;                 // guarded by mutex_
   bool sleeping_ = false;             // guarded by mutex_
@@ -180,7 +200,7 @@ class SsdTier::Store {
   std::deque<Run> runs_;
   std::vector<Run*> free_runs_;
   std::vector<std::byte*> bounces_;
-  std::deque<Request*> stalled_;
+  LinkedList<Request, Stalled> stalled_;
   // The first that waits for room, or for bounce buffers: later ones wait behind it.
   Request* room_waiter_ = nullptr;
   Request* bounce_waiter_ = nullptr;
@@ -193,6 +213,8 @@ class SsdTier::Store {
   mutable std::vector<iovec> slices_;  // for the moment
   std::vector<Transfer*> wishes_;
   std::vector<Freed> freed_now_;
+  size_t freed_done_ = 0;  // of them
+  std::vector<Extent> described_now_;
   std::vector<Transfer*> flushes_, flushes_next_;  // of the commit under way; of the one after it
   unsigned failures_in_a_row_ = 0;
   bool ready_ = false;  // there is work that needs no completion

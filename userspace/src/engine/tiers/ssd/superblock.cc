@@ -11,7 +11,7 @@ Status io_error(int64_t result, const std::string& what) {
   return {result == -ENOSPC ? Code::kFull : Code::kIo, what + ": " + std::strerror(static_cast<int>(-result))};
 }
 
-Result<Geometry> read_superblock(File& file, const std::string& path) {
+Result<Geometry> read_superblock(File& file, const std::string& path, uint32_t& version) {
   constexpr uint64_t kBytes = 2 * kBlock;
   if (file.bytes() < kBytes)
     return Status(Code::kInvalid,
@@ -26,21 +26,22 @@ Result<Geometry> read_superblock(File& file, const std::string& path) {
     failed[copy] = run_now(file, std::span(&read, 1));
   }
   if (failed[0] < 0 && failed[1] < 0) return io_error(failed[0], path + ": the superblock cannot be read");
-  return decode_superblock(std::span(memory.get(), kBytes), file.bytes(), path);
+  return decode_superblock(std::span(memory.get(), kBytes), file.bytes(), path, version);
 }
 
 Status write_superblock(File& file, const Geometry& geometry, const std::string& path) {
-  const Memory memory = make_memory(2 * kBlock);
-  for (size_t copy = 0; copy < 2; copy++)
-    encode_superblock(geometry, std::span<std::byte, kBlock>(memory.get() + copy * kBlock, kBlock));
-  Access write;
-  write.prepare(IoOp::kWrite, 0, memory.get(), 2 * kBlock, -1);
-  if (const int64_t failed = run_now(file, std::span(&write, 1)); failed < 0)
-    return io_error(failed, path + ": the superblock cannot be written");
-  Access sync;
-  sync.prepare(IoOp::kSync, 0);
-  if (const int64_t failed = run_now(file, std::span(&sync, 1)); failed < 0)
-    return io_error(failed, path + ": cannot be made durable");
+  const Memory memory = make_memory(kBlock);
+  encode_superblock(geometry, std::span<std::byte, kBlock>(memory.get(), kBlock));
+  for (size_t copy = 0; copy < 2; copy++) {
+    Access write;
+    write.prepare(IoOp::kWrite, copy * kBlock, memory.get(), kBlock, -1);
+    if (const int64_t failed = run_now(file, std::span(&write, 1)); failed < 0)
+      return io_error(failed, path + ": the superblock cannot be written");
+    Access sync;
+    sync.prepare(IoOp::kSync, 0);
+    if (const int64_t failed = run_now(file, std::span(&sync, 1)); failed < 0)
+      return io_error(failed, path + ": cannot be made durable");
+  }
   return Status::ok();
 }
 

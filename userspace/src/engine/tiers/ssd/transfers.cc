@@ -98,10 +98,11 @@ void SsdTier::Store::corrupt(Request& request, uint32_t chunk) {
     for (const iovec& part : parts) std::memset(part.iov_base, 0, part.iov_len);
   }
   count_.corrupt_chunks++;
-  request.status =
-      Status(Code::kCorrupt, info_.name + ": " + options_.path + ": bytes " + std::to_string(uint64_t{chunk} * kChunk) +
-                                 " to " + std::to_string(uint64_t{chunk} * kChunk + content(request, chunk) - 1) +
-                                 " of an object fail their checksum; compute it again");
+  request.status = status_of(Code::kCorrupt, [&] {
+    return info_.name + ": " + options_.path + ": bytes " + std::to_string(uint64_t{chunk} * kChunk) + " to " +
+           std::to_string(uint64_t{chunk} * kChunk + content(request, chunk) - 1) +
+           " of an object fail their checksum; compute it again";
+  });
 }
 
 int SsdTier::Store::registered(const std::byte* memory, uint64_t bytes) const {
@@ -123,7 +124,10 @@ void SsdTier::Store::begin(Transfer& transfer) {
     flushes_next_.push_back(&transfer);
     return;
   }
-  if (free_requests_.empty()) free_requests_.push_back(&requests_.emplace_back());
+  if (free_requests_.empty()) {
+    if (free_requests_.capacity() <= requests_.size()) free_requests_.reserve(2 * requests_.size() + 16);
+    free_requests_.push_back(&requests_.emplace_back());
+  }
   Request& request = *free_requests_.back();
   request.transfer = &transfer;
   request.bytes = bytes_of(transfer.pieces);
@@ -148,6 +152,18 @@ void SsdTier::Store::begin(Transfer& transfer) {
 }
 
 SsdTier::Store::Stall SsdTier::Store::go_on(Request& request) {
+  try {
+    return take_window(request);
+  } catch (const std::bad_alloc&) {
+    if (room_waiter_ == &request) room_waiter_ = nullptr;
+    if (bounce_waiter_ == &request) bounce_waiter_ = nullptr;
+    request.status = no_memory();
+    finish(request);
+    return Stall::kNone;
+  }
+}
+
+SsdTier::Store::Stall SsdTier::Store::take_window(Request& request) {
   const uint32_t count = std::min(window_chunks_, request.end - request.next);
   uint64_t blocks = 0;
   size_t bounces = 0;
@@ -172,7 +188,7 @@ SsdTier::Store::Stall SsdTier::Store::go_on(Request& request) {
   if (bounce_waiter_ == &request) bounce_waiter_ = nullptr;
   uint32_t state = kQueued;
   if (!request.transfer->state.compare_exchange_strong(state, kStarted) && state == kCancelled) {
-    request.status = Status(Code::kCancelled, info_.name + ": cancelled before it began");
+    request.status = status_of(Code::kCancelled, [this] { return info_.name + ": cancelled before it began"; });
     request.next = request.end;
     finish(request);
     return Stall::kNone;
@@ -185,19 +201,39 @@ SsdTier::Store::Stall SsdTier::Store::go_on(Request& request) {
     auto* const entry = table_.find(request.slot, request.generation);
     for (uint32_t i = 0; i < count; i++) request.old[i] = entry ? entry->places()[request.first + i] : Place{};
   }
-  for (uint32_t i = 0; i < count; i++) {
+  if (request.write()) place_window(request);
+  for (uint32_t i = 0; i < count; i++)
     if (request.old[i].block != 0) segments_.pin(request.old[i].number());
-    if (!request.write()) continue;
-    writing_.insert(chunk_id(request.slot, request.first + i));
-    const uint32_t size = chunk_blocks(request.extent_bytes, request.first + i);
-    request.places[i] = {segments_.place(ssd::Segments::kUser, size, request.slot), 0};
-  }
   issue(request);
   return Stall::kNone;
 }
 
+// All of the window's chunks, or std::bad_alloc and none.
+void SsdTier::Store::place_window(Request& request) {
+  uint32_t placed = 0;
+  try {
+    for (; placed < request.count; placed++) {
+      const uint32_t chunk = request.first + placed;
+      writing_.insert(chunk_id(request.slot, chunk));
+      request.places[placed] = {
+          segments_.place(ssd::Segments::kUser, chunk_blocks(request.extent_bytes, chunk), request.slot), 0};
+    }
+  } catch (const std::bad_alloc&) {
+    for (uint32_t i = 0; i <= placed; i++) writing_.erase(chunk_id(request.slot, request.first + i));
+    for (uint32_t i = 0; i < placed; i++) {
+      segments_.written(request.places[i].number());
+      segments_.vacate(request.places[i].number(), chunk_blocks(request.extent_bytes, request.first + i),
+                       journal_.started());
+    }
+    throw;
+  }
+}
+
 SsdTier::Store::Run& SsdTier::Store::new_run(Request& request, uint32_t first) {
-  if (free_runs_.empty()) free_runs_.push_back(&runs_.emplace_back());
+  if (free_runs_.empty()) {
+    if (free_runs_.capacity() <= runs_.size()) free_runs_.reserve(2 * runs_.size() + 16);
+    free_runs_.push_back(&runs_.emplace_back());
+  }
   Run& run = *free_runs_.back();
   free_runs_.pop_back();
   run.owner = Access::Owner::kRun;
@@ -217,9 +253,21 @@ void SsdTier::Store::start_run(Run& run) {
 }
 
 void SsdTier::Store::issue(Request& request) {
+  request.under_way = 1;
+  Run* unstarted = nullptr;
+  try {
+    issue_from(request, unstarted);
+  } catch (const std::bad_alloc&) {
+    request.status = no_memory();
+    if (unstarted) release(*unstarted);
+  }
+  if (--request.under_way == 0) window_ended(request);
+}
+
+// `unstarted`: a run that was taken and not started when it throws.
+void SsdTier::Store::issue_from(Request& request, Run*& unstarted) {
   const bool write = request.write();
   auto& places = write ? request.places : request.old;
-  request.under_way = 1;
   for (uint32_t i = 0; i < request.count; i++) {
     const uint32_t chunk = request.first + i;
     if (!write && places[i].block == 0) {  // never written
@@ -231,6 +279,7 @@ void SsdTier::Store::issue(Request& request) {
       continue;
     }
     Run& run = new_run(request, i);
+    unstarted = &run;
     const uint64_t at = uint64_t{places[i].number()} * kBlock;
     if (direct(request, chunk)) {
       run.prepare(write ? IoOp::kWrite : IoOp::kRead, at);
@@ -243,6 +292,7 @@ void SsdTier::Store::issue(Request& request) {
           break;
         i++;
       }
+      unstarted = nullptr;
       start_run(run);
       continue;
     }
@@ -251,6 +301,7 @@ void SsdTier::Store::issue(Request& request) {
     const uint64_t bytes = uint64_t{chunk_blocks(request.extent_bytes, chunk)} * kBlock;
     if (!write) {
       run.prepare(IoOp::kRead, at, run.bounce, bytes, -1);
+      unstarted = nullptr;
       start_run(run);
       continue;
     }
@@ -259,13 +310,14 @@ void SsdTier::Store::issue(Request& request) {
     if (partial && request.old[i].block != 0) {
       run.old = true;
       run.prepare(IoOp::kRead, uint64_t{request.old[i].number()} * kBlock, run.bounce, bytes, -1);
+      unstarted = nullptr;
       start_run(run);
       continue;
     }
     std::memset(run.bounce, 0, bytes);
     merge_and_write(run);
+    unstarted = nullptr;
   }
-  if (--request.under_way == 0) window_ended(request);
 }
 
 void SsdTier::Store::merge_and_write(Run& run) {
@@ -290,10 +342,20 @@ void SsdTier::Store::release(Run& run) {
 }
 
 void SsdTier::Store::run_ended(Run& run) {
+  try {
+    if (goes_on(run)) return;
+  } catch (const std::bad_alloc&) {
+    run.request->status = no_memory();
+  }
+  release(run);
+}
+
+// Whether it was started again.
+bool SsdTier::Store::goes_on(Run& run) {
   Request& request = *run.request;
   if (run.result < 0) {
     request.status = failure(run.result, run.op == IoOp::kRead ? "a read" : "a write");
-    return release(run);
+    return false;
   }
   failures_in_a_row_ = 0;
   (run.op == IoOp::kRead ? count_.bytes_read : count_.bytes_written) += run.total;
@@ -305,22 +367,32 @@ void SsdTier::Store::run_ended(Run& run) {
                                  : checksum(run.bounce, uint64_t{chunk_blocks(request.extent_bytes, chunk)} * kBlock);
       if (found != request.old[i].sum)
         corrupt(request, chunk);
-      else if (run.old)
-        return merge_and_write(run);
-      else if (run.bounce != nullptr)
+      else if (run.old) {
+        merge_and_write(run);
+        return true;
+      } else if (run.bounce != nullptr)
         copy(request, chunk, run.bounce, true);
     }
   }
-  release(run);
+  return false;
 }
 
-// True where a partial write leaves something of the chunk unwritten.
+// Only the first and the last chunk can be written in part.
+void SsdTier::Store::make_room_for_holes(const Request& request) {
+  for (const uint32_t chunk : {request.first, request.first + request.count - 1}) {
+    const auto [from, to] = covered(request, chunk);
+    if (to - from == content(request, chunk)) continue;
+    Holes& ranges = holes_[chunk_id(request.slot, chunk)];
+    ranges.reserve(ranges.size() + 1);
+  }
+}
+
+// True where a partial write leaves something of the chunk unwritten. After make_room_for_holes() it needs no memory.
 bool SsdTier::Store::note_holes(uint64_t id, const Place& old, uint32_t from, uint32_t to, uint32_t content) {
-  if (to - from == content) {
-    if (old.holes()) holes_.erase(id);
+  if (to - from == content || (old.block != 0 && !old.holes())) {
+    holes_.erase(id);
     return false;
   }
-  if (old.block != 0 && !old.holes()) return false;
   Holes& ranges = holes_[id];
   ranges.emplace_back(from, to);
   std::sort(ranges.begin(), ranges.end());
@@ -339,20 +411,22 @@ bool SsdTier::Store::note_holes(uint64_t id, const Place& old, uint32_t from, ui
 
 void SsdTier::Store::apply(Request& request) {
   ssd::Record record;
-  record.type = ssd::Record::kWrite;
-  record.slot = request.slot;
-  record.generation = request.generation;
-  record.bytes = request.extent_bytes;
-  record.first = request.first;
-  record.count = request.count;
+  try {
+    journal_.make_room(sizeof record + request.count * sizeof(Place));
+    make_room_for_holes(request);
+  } catch (const std::bad_alloc&) {
+    request.status = no_memory();
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     auto* const entry = table_.find(request.slot, request.generation);
     if (entry == nullptr) {
-      request.status = Status(Code::kInvalid, info_.name + ": the extent was freed while it was written");
+      request.status =
+          status_of(Code::kInvalid, [this] { return info_.name + ": the extent was freed while it was written"; });
       return;
     }
-    record.key = entry->key;
+    record = record_of(request.slot, request.first, request.count);
     for (uint32_t i = 0; i < request.count; i++) {
       const uint32_t chunk = request.first + i;
       // The cleaner may have moved it since the window began.
@@ -398,13 +472,14 @@ void SsdTier::Store::finish(Request& request) {
 
 void SsdTier::Store::retry_stalled() {
   for (size_t left = stalled_.size(); left > 0; left--) {
-    Request& request = *stalled_.front();
-    stalled_.pop_front();
+    Request& request = *stalled_.pop_front();
     const bool gone = gone_;
     if (gone || request.transfer->state == kCancelled) {
       if (room_waiter_ == &request) room_waiter_ = nullptr;
       if (bounce_waiter_ == &request) bounce_waiter_ = nullptr;
-      request.status = gone ? gone_status() : Status(Code::kCancelled, info_.name + ": cancelled before it began");
+      request.status = gone
+                           ? gone_status()
+                           : status_of(Code::kCancelled, [this] { return info_.name + ": cancelled before it began"; });
       finish(request);
     } else if (go_on(request) != Stall::kNone) {
       stalled_.push_back(&request);
