@@ -79,15 +79,18 @@ struct neotier_config {
 	uint32_t write_back;          /* 1: copy new objects to the first durable tier in the background */
 	uint32_t no_probes;           /* 1: links are not measured at start */
 	uint64_t events;              /* 0; newest events kept about objects: 65536 for a KV store (neotier_kv.h) */
+	uint32_t discard;             /* 1: as neotier_put_options.discard of every put */
+	uint32_t reserved;
 };
 
 struct neotier_put_options {
 	uint32_t struct_bytes;
 	uint32_t kind;         /* enum neotier_kind; plain */
-	uint64_t recompute_ns; /* to make it anew; 0: impossible, so it is never thrown away */
+	uint64_t recompute_ns; /* to make it anew; 0: impossible, so it is never thrown away, but for `discard` */
 	const char *tier;      /* NULL: the policies decide */
 	uint32_t replace;      /* 1: in the place of one that is there */
-	uint32_t reserved;
+	uint32_t discard;      /* 1: may be thrown away for want of room, whatever making it anew costs. A cache of objects with
+				  neither this nor a cost fills, and then answers NEOTIER_EFULL */
 };
 
 struct neotier_object_info {
@@ -96,7 +99,8 @@ struct neotier_object_info {
 	uint64_t bytes, recompute_ns;
 	uint32_t pins;
 	uint32_t moving;      /* a move is under way */
-	uint32_t recovered;   /* from a former process: kind and cost are not known (neotier_describe) */
+	uint32_t recovered;   /* from a former process: kind and cost are as they were there; plain and 0 where the SSD file was
+				 written by a version that did not keep them (neotier_describe) */
 	uint32_t reserved;
 	char tier[32];        /* where it is */
 	char second_tier[32]; /* where a copy is; empty: nowhere */
@@ -131,7 +135,7 @@ NEOTIER_API void neotier_session_close(neotier_engine *engine, neotier_session s
 /* Returns when the object is in a tier, whole. bytes: 1 .. 2^32 - 1. options may be NULL. */
 NEOTIER_API int neotier_put(neotier_engine *engine, const struct neotier_object_key *key, const void *data, uint64_t bytes,
 			    const struct neotier_put_options *options);
-/* Copies `bytes` at `offset` out. Counts as a use. */
+/* Copies `bytes` at `offset` out; 0 bytes are as good as any. Counts as a use. */
 NEOTIER_API int neotier_get(neotier_engine *engine, const struct neotier_object_key *key, uint64_t offset, void *into, uint64_t bytes);
 /* The same without waiting: `into` must stay until the ticket has ended. NULL: no memory. */
 NEOTIER_API neotier_ticket *neotier_get_async(neotier_engine *engine, const struct neotier_object_key *key, uint64_t offset,
@@ -179,7 +183,11 @@ NEOTIER_API void neotier_ticket_free(neotier_ticket *ticket);
  */
 NEOTIER_API int neotier_decide(neotier_engine *engine, const struct neotier_object_key *key, const char *tier, uint64_t compute_queue_ns,
 			       uint64_t cpu_ns, struct neotier_decision *decision);
-/* Takes a tier out of service before its memory is withdrawn (its objects stay known), or tries to bring it back. */
+/*
+ * Takes a tier out of service before its memory is withdrawn (its objects stay known), or tries to bring it back. Out: returns when
+ * nothing reads or writes its memory any more. NEOTIER_EBUSY: it is out of service, but pins hold objects there, whose owners may
+ * still read them: ask again when they were released. NEOTIER_ECANCELLED: it was brought back meanwhile.
+ */
 NEOTIER_API int neotier_tier_service(neotier_engine *engine, const char *tier, uint32_t in_service);
 
 enum neotier_metrics_format { NEOTIER_PROMETHEUS = 0, NEOTIER_JSON = 1 };

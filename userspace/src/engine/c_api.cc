@@ -42,6 +42,7 @@ EngineConfig engine_config(const neotier_config& c) {
   if (c.max_objects) config.max_objects = c.max_objects;
   config.seed = c.seed;
   config.events = c.events;
+  config.discard = c.discard != 0;
   config.measure = !c.no_probes;
   Knobs& knobs = config.knobs;
   if (c.hysteresis_ms) knobs.hysteresis_ms = c.hysteresis_ms;
@@ -101,6 +102,7 @@ int neotier_put(neotier_engine* engine, const struct neotier_object_key* key, co
     put.recompute_ns = own.recompute_ns;
     if (own.tier) put.tier = own.tier;
     put.replace = own.replace != 0;
+    put.discard = own.discard != 0;
     return answer(engine->engine.put(key_of(key), {static_cast<const std::byte*>(data), bytes}, put));
   });
 }

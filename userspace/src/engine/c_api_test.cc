@@ -86,6 +86,46 @@ TEST(CApi, ALifeOfAnObject) {
   neotier_close(engine);
 }
 
+TEST(CApi, AnEngineOfThingsThatMayGoNeverFills) {
+  neotier_config c = config("dram=1M,cxl=1M");
+  const std::vector<unsigned char> data(100000, 7);
+  for (const bool all : {true, false}) {
+    c.discard = all;
+    neotier_engine* engine = neotier_open(&c);
+    ASSERT_NE(engine, nullptr) << neotier_error();
+    neotier_put_options put{};
+    put.struct_bytes = sizeof put;
+    put.discard = !all;
+    for (uint8_t n = 0; n < 100; n++) {
+      const neotier_object_key key = {{n}};
+      ASSERT_EQ(neotier_put(engine, &key, data.data(), data.size(), all ? nullptr : &put), 0) << neotier_error();
+    }
+    neotier_close(engine);
+  }
+}
+
+TEST(CApi, GetsOfNothing) {
+  const neotier_config c = config("gpu=1M:stand-in=yes");
+  neotier_engine* engine = neotier_open(&c);
+  ASSERT_NE(engine, nullptr) << neotier_error();
+  const neotier_object_key key = {{1}};
+  neotier_put_options put{};
+  put.struct_bytes = sizeof put;
+  put.tier = "gpu";
+  ASSERT_EQ(neotier_put(engine, &key, "abc", 3, &put), 0) << neotier_error();
+  EXPECT_EQ(neotier_get(engine, &key, 3, nullptr, 0), 0) << neotier_error();
+  EXPECT_EQ(neotier_get(engine, &key, 4, nullptr, 0), NEOTIER_EINVALID);
+  EXPECT_EQ(neotier_get(engine, &key, 0, nullptr, 3), NEOTIER_EINVALID);
+  EXPECT_EQ(neotier_put(engine, &key, nullptr, 3, &put), NEOTIER_EINVALID);
+  neotier_ticket* ticket = neotier_get_async(engine, &key, 0, nullptr, 0);
+  EXPECT_EQ(neotier_ticket_wait(ticket, UINT64_MAX), 0) << neotier_error();
+  neotier_ticket_free(ticket);
+  ticket = neotier_move(engine, nullptr, 0, "gpu", NEOTIER_DEMAND);
+  EXPECT_EQ(neotier_ticket_wait(ticket, UINT64_MAX), 0) << neotier_error();
+  neotier_ticket_free(ticket);
+  neotier_close(engine);
+}
+
 TEST(CApi, StructsOfOtherVersions) {
   neotier_config c = config("dram=1M");
   c.abi = 99;

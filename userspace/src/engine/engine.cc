@@ -16,7 +16,10 @@ namespace neotier::engine {
 namespace {
 
 constexpr uint64_t kCheckNs = 50000000;
-constexpr uint64_t kStepNs = 50000;  // between a caller's steps where there is no thread
+constexpr uint64_t kNoMemoryNs = 1000000;  // until it is tried again
+constexpr uint64_t kStepNs = 50000;        // between a caller's steps where there is no thread
+// Objects that a call on many looks at before others may pass: some hundred microseconds, where each is moved.
+constexpr size_t kKeysAtOnce = 128;
 
 const EngineConfig& checked(const EngineConfig& config, const std::vector<TierSetup>& tiers) {
   if (config.max_objects < 1 || config.max_objects >= UINT32_MAX)
@@ -44,6 +47,18 @@ const EngineConfig& checked(const EngineConfig& config, const std::vector<TierSe
 uint64_t seed_of(uint64_t seed) { return seed ? seed : random_number(); }
 
 Status not_found() { return Status(Code::kNotFound, "no such object"); }
+
+bool within(const Record& record, uint64_t offset, std::span<const std::byte> into) {
+  return offset <= record.bytes && into.size() <= record.bytes - offset && (into.empty() || into.data());
+}
+
+Status beyond(const Record& record, uint64_t offset, std::span<const std::byte> into) {
+  return status_of(Code::kInvalid, [&] {
+    return !into.empty() && !into.data()
+               ? "where to is NULL"
+               : fmt::format("{} bytes from byte {} of an object of {}", into.size(), offset, record.bytes);
+  });
+}
 
 }  // namespace
 
@@ -73,10 +88,15 @@ Engine::~Engine() {
 }
 
 void Engine::run() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (!stop_) {
-    const uint64_t wake = step_locked();
-    try_failed_tiers(lock);
+    uint64_t wake = clock_.now_ns() + kNoMemoryNs;
+    try {
+      wake = step_locked();
+      try_failed_tiers(lock);
+    } catch (const std::bad_alloc&) {
+      // Nobody called this thread, and what did not find memory was left as it was: it is tried again.
+    }
     lock.unlock();
     const uint64_t now = clock_.now_ns();
     if (wake > now) mover_.wait_ns(wake - now);
@@ -85,7 +105,7 @@ void Engine::run() {
 }
 
 uint64_t Engine::step() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   const uint64_t wake = step_locked();
   try_failed_tiers(lock);
   return wake;
@@ -144,7 +164,7 @@ bool Engine::make_index_room() {
     bool any = false;
     for (uint32_t i = 0; i < found; i++) {
       const Record& record = catalogue_[named[i]];
-      if (record.recompute == 0 || record.in_flight || record.pins > 0) continue;
+      if (!record.may_go() || record.in_flight || record.pins > 0) continue;
       mover_.drop_all(named[i], NEOTIER_EVICTED);
       catalogue_.forget(named[i]);
       counters_.discards++;
@@ -155,8 +175,7 @@ bool Engine::make_index_room() {
   return false;
 }
 
-Result<Handle> Engine::claim(std::unique_lock<std::mutex>& lock, const Key& key, const PutOptions& options,
-                             uint32_t bytes) {
+Result<Handle> Engine::claim(Lock& lock, const Key& key, const PutOptions& options, uint32_t bytes) {
   for (;;) {
     const Handle handle = catalogue_.index().find(key);
     if (handle == kNoHandle) {
@@ -164,9 +183,9 @@ Result<Handle> Engine::claim(std::unique_lock<std::mutex>& lock, const Key& key,
       if (!fresh && fresh.status().code() == Code::kFull && make_index_room()) continue;
       if (!fresh) return fresh;
       Record& record = catalogue_[*fresh];
-      record.kind = static_cast<uint8_t>(options.kind) & 3;
       record.bytes = bytes;
-      record.recompute = encode_cost(options.recompute_ns);
+      record.take_note(
+          encode_note(options.kind, encode_cost(options.recompute_ns), options.discard || config_.discard));
       record.moved_ms = static_cast<uint32_t>(clock_.now_ns() / 1000000) - config_.knobs.hysteresis_ms;
       return fresh;
     }
@@ -189,51 +208,61 @@ Status Engine::put(const Key& key, std::span<const std::byte> data, const PutOpt
     return Status(Code::kInvalid, fmt::format("{} bytes: an object has 1 .. {}", data.size(), UINT32_MAX));
   if (options.kind < ObjectKind::kKv || options.kind > ObjectKind::kPlain)
     return Status(Code::kInvalid, "no such kind of object");
-  if (!options.tier.empty()) {
-    const Result<TierId> asked = tier_by_name(options.tier);
-    return asked ? put_to(key, data, options, *asked) : asked.status();
-  }
-  Status first = put_to(key, data, options, kNoTier);
-  if (first.code() != Code::kFull && first.code() != Code::kGone && first.code() != Code::kIo) return first;
-  // Where the first tier cannot make room, or fails and was not found out yet, a slower one will do.
-  for (TierId id = 1; id < catalogue_.tiers(); id++) {
-    if (put_to(key, data, options, id)) return {};
-  }
-  return first;
+  return without_throwing([&]() -> Status {
+    if (!options.tier.empty()) {
+      const Result<TierId> asked = tier_by_name(options.tier);
+      return asked ? put_to(key, data, options, *asked) : asked.status();
+    }
+    Status first = put_to(key, data, options, kNoTier);
+    if (first.code() != Code::kFull && first.code() != Code::kGone && first.code() != Code::kIo) return first;
+    // Where the first tier cannot make room, or fails and was not found out yet, a slower one will do.
+    for (TierId id = 1; id < catalogue_.tiers(); id++) {
+      if (put_to(key, data, options, id)) return {};
+    }
+    return first;
+  });
 }
 
 Status Engine::put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to) {
-  std::unique_lock lock(mutex_);
+  // Whatever may throw comes before the object is held: nobody would let it go.
+  const auto ticket = std::make_shared<Ticket>();
+  Lock lock(mutex_);
   const auto bytes = static_cast<uint32_t>(data.size());
   const Result<Handle> claimed = claim(lock, key, options, bytes);
   if (!claimed) return claimed.status();
   const Handle handle = *claimed;
   const bool asked = to != kNoTier;
   if (!asked) to = planner_.first_tier(handle, kNoTier, clock_.now_ns());
-  if (to == kNoTier || !usable_[to]) {
+  const auto refuse = [&](Status status) {
     if (!catalogue_[handle].has_copy()) catalogue_.forget(handle);
-    return Status(Code::kGone, asked ? fmt::format("tier {} is out of service", catalogue_.info(to).name)
-                                     : "no tier in service is large enough for the object");
-  }
-  const Version version{bytes, options.kind, options.recompute_ns};
-  mover_.hold(handle);
-  const Extent extent = mover_.reserve(handle, bytes, to);
+    return status;
+  };
+  if (to == kNoTier || !usable_[to])
+    return refuse(status_of(Code::kGone, [&] {
+      return asked ? fmt::format("tier {} is out of service", catalogue_.info(to).name)
+                   : "no tier in service is large enough for the object";
+    }));
+  const Version version{bytes, options.kind, options.recompute_ns, options.discard || config_.discard};
+  if (!mover_.hold(handle)) return refuse(no_memory());
+  const Extent extent = mover_.reserve(handle, version, to);
   std::byte* room = extent == kNoExtent ? nullptr : catalogue_.tier(to).map(extent);
   Status status;
   if (room) {
+    mover_.begin_write(to);
     lock.unlock();
     std::memcpy(room, data.data(), data.size());
     lock.lock();
+    mover_.end_write(to);
     if (usable_[to]) {
       mover_.put_in_place(handle, version, to, extent);
     } else {
       mover_.retire(to, extent, bytes);
-      status = Status(Code::kGone, fmt::format("tier {} went out of service", catalogue_.info(to).name));
+      status =
+          status_of(Code::kGone, [&] { return fmt::format("tier {} went out of service", catalogue_.info(to).name); });
     }
     mover_.let_go(handle);
   } else {
     if (extent != kNoExtent) mover_.retire(to, extent, bytes);
-    const auto ticket = std::make_shared<Ticket>();
     mover_.put(handle, version, to, data.data(), ticket);
     mover_.step();
     lock.unlock();
@@ -257,21 +286,27 @@ void Engine::after_use(Handle handle, uint64_t now_ns) {
   if (usable_[at]) catalogue_.hit(handle, now_ns);
   if (at == 0) return;
   std::vector<Planned> plan;
-  planner_.promote(handle, now_ns, plan);
+  try {
+    planner_.promote(handle, now_ns, plan);
+  } catch (const std::bad_alloc&) {
+    return;  // hot objects are used again
+  }
   if (!plan.empty()) mover_.carry_out(plan, MoveClass::kPrefetch);
 }
 
 Status Engine::get(const Key& key, uint64_t offset, std::span<std::byte> into) {
-  std::unique_lock lock(mutex_);
+  return without_throwing([&] { return read_now(key, offset, into); });
+}
+
+Status Engine::read_now(const Key& key, uint64_t offset, std::span<std::byte> into) {
+  Lock lock(mutex_);
   const Handle handle = catalogue_.index().find(key);
   if (handle == kNoHandle || !catalogue_[handle].has_copy()) {
     counters_.misses++;
     return not_found();
   }
   const Record& record = catalogue_[handle];
-  if (offset > record.bytes || into.size() > record.bytes - offset)
-    return Status(Code::kInvalid,
-                  fmt::format("bytes {} .. {} of an object of {}", offset, offset + into.size(), record.bytes));
+  if (!within(record, offset, into)) return beyond(record, offset, into);
   const Result<TierId> from = readable(record);
   if (!from) return from.status();
   // No chunk would be sent for no bytes, so nothing would end the ticket.
@@ -297,10 +332,10 @@ Status Engine::get(const Key& key, uint64_t offset, std::span<std::byte> into) {
   lock.unlock();
   status = await(*ticket);
   if (status.code() != Code::kCorrupt) return status;
-  // What can be made anew is not kept to fail again.
+  // What may go is not kept to fail again.
   lock.lock();
   const Handle now = catalogue_.index().find(key);
-  if (now != handle || mover_.busy(now) || catalogue_[now].recompute == 0 || catalogue_[now].pins > 0 ||
+  if (now != handle || mover_.busy(now) || !catalogue_[now].may_go() || catalogue_[now].pins > 0 ||
       catalogue_[now].tier(1) != kNoTier)
     return status;
   mover_.drop_all(now, NEOTIER_REMOVED);
@@ -310,26 +345,32 @@ Status Engine::get(const Key& key, uint64_t offset, std::span<std::byte> into) {
 }
 
 void Engine::get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket) {
-  const auto refuse = [&](const Status& status) {
+  const auto answer = [&](const Status& status) {
     ticket->expect();
     ticket->end(status);
   };
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   const Handle handle = catalogue_.index().find(key);
   if (handle == kNoHandle || !catalogue_[handle].has_copy()) {
     counters_.misses++;
-    return refuse(not_found());
+    return answer(not_found());
   }
   const Record& record = catalogue_[handle];
-  if (offset > record.bytes || into.size() > record.bytes - offset || into.empty())
-    return refuse(Status(Code::kInvalid,
-                         fmt::format("bytes {} .. {} of an object of {}", offset, offset + into.size(), record.bytes)));
-  mover_.read(handle, offset, into.data(), into.size(), ticket);
+  if (!within(record, offset, into)) return answer(beyond(record, offset, into));
+  if (into.empty()) {
+    answer(Status::ok());
+  } else {
+    mover_.read(handle, offset, into.data(), into.size(), ticket);
+  }
   after_use(handle, clock_.now_ns());
   mover_.wake();
 }
 
 Result<ObjectInfo> Engine::lookup(const Key& key) const {
+  return without_throwing([&] { return look_up(key); });
+}
+
+Result<ObjectInfo> Engine::look_up(const Key& key) const {
   std::lock_guard lock(mutex_);
   const Handle handle = catalogue_.index().find(key);
   if (handle == kNoHandle || !catalogue_[handle].has_copy()) return not_found();
@@ -350,6 +391,7 @@ size_t Engine::lookup_prefix(std::span<const Key> keys) const {
   std::lock_guard lock(mutex_);
   size_t found = 0;
   for (const Key& key : keys) {
+    if (found % kKeysAtOnce == kKeysAtOnce - 1) mutex_.pass();
     const Handle handle = catalogue_.index().find(key);
     if (handle == kNoHandle || !catalogue_[handle].has_copy() || !readable(catalogue_[handle])) break;
     found++;
@@ -358,7 +400,11 @@ size_t Engine::lookup_prefix(std::span<const Key> keys) const {
 }
 
 Status Engine::remove(const Key& key) {
-  std::unique_lock lock(mutex_);
+  return without_throwing([&] { return remove_now(key); });
+}
+
+Status Engine::remove_now(const Key& key) {
+  Lock lock(mutex_);
   if (const Handle there = catalogue_.index().find(key); there == kNoHandle) return not_found();
   PutOptions replace;
   replace.replace = true;
@@ -378,9 +424,12 @@ Status Engine::describe(const Key& key, ObjectKind kind, uint64_t recompute_ns) 
   const Handle handle = catalogue_.index().find(key);
   if (handle == kNoHandle) return not_found();
   Record& record = catalogue_[handle];
-  record.kind = static_cast<uint8_t>(kind) & 3;
-  record.recompute = encode_cost(recompute_ns);
+  const Note note = encode_note(kind, encode_cost(recompute_ns), record.discard);
+  record.take_note(note);
   record.recovered = 0;
+  for (int i = 0; i < 2; i++) {
+    if (record.tier(i) != kNoTier) catalogue_.tier(record.tier(i)).describe(record.extent[i], note);
+  }
   return {};
 }
 
@@ -396,6 +445,10 @@ Status Engine::touch(const Key& key) {
 }
 
 Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_ms) {
+  return without_throwing([&] { return pin_now(session, key, lease_ms); });
+}
+
+Result<PinResult> Engine::pin_now(SessionId session, const Key& key, uint64_t lease_ms) {
   std::lock_guard lock(mutex_);
   const Handle handle = catalogue_.index().find(key);
   if (handle == kNoHandle || !catalogue_[handle].has_copy()) return not_found();
@@ -404,7 +457,7 @@ Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_
   if (!at) return at.status();
   if (!mover_.yields_to_pin(handle)) return Status(Code::kBusy, "the object is being replaced; try again");
   const Result<PinId> pin =
-      pins_.pin(session, handle, std::min<uint64_t>(lease_ms, UINT64_MAX / 2000000) * 1000000, clock_.now_ns());
+      pins_.pin(session, handle, *at, std::min<uint64_t>(lease_ms, UINT64_MAX / 2000000) * 1000000, clock_.now_ns());
   if (!pin) return pin.status();
   after_use(handle, clock_.now_ns());
   mover_.wake();
@@ -416,21 +469,22 @@ Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_
 
 Status Engine::unpin(SessionId session, PinId pin) {
   std::lock_guard lock(mutex_);
-  return pins_.unpin(session, pin);
+  return without_throwing([&] { return pins_.unpin(session, pin); });
 }
 
 TicketRef Engine::move(std::span<const Key> keys, const std::string& tier, MoveClass cls) {
   auto ticket = std::make_shared<Ticket>();
   const Result<TierId> to = tier_by_name(tier);
-  const auto refuse = [&](const Status& status) {
-    ticket->expect();
-    ticket->end(status);
-  };
-  std::lock_guard lock(mutex_);
-  for (const Key& key : keys) {
-    const Handle handle = to ? catalogue_.index().find(key) : kNoHandle;
+  Lock lock(mutex_);
+  for (size_t i = 0; i < keys.size(); i++) {
+    if (i % kKeysAtOnce == kKeysAtOnce - 1) {
+      mover_.step();
+      mutex_.pass();
+    }
+    const Handle handle = to ? catalogue_.index().find(keys[i]) : kNoHandle;
     if (handle == kNoHandle || !catalogue_[handle].has_copy()) {
-      refuse(to ? not_found() : to.status());
+      ticket->expect();
+      ticket->end(to ? not_found() : to.status());
       continue;
     }
     const TierId at = catalogue_[handle].tier(0);
@@ -444,13 +498,18 @@ TicketRef Engine::move(std::span<const Key> keys, const std::string& tier, MoveC
 
 TicketRef Engine::write_back(std::span<const Key> keys) {
   auto ticket = std::make_shared<Ticket>();
-  std::lock_guard lock(mutex_);
-  const TierId to = planner_.first_durable();
-  for (const Key& key : keys) {
-    const Handle handle = catalogue_.index().find(key);
+  Lock lock(mutex_);
+  for (size_t i = 0; i < keys.size(); i++) {
+    if (i % kKeysAtOnce == kKeysAtOnce - 1) {
+      mover_.step();
+      mutex_.pass();
+    }
+    const TierId to = planner_.first_durable();
+    const Handle handle = catalogue_.index().find(keys[i]);
     if (handle == kNoHandle || to == kNoTier) {
       ticket->expect();
-      ticket->end(to == kNoTier ? Status(Code::kUnsupported, "no durable tier is in service") : not_found());
+      ticket->end(to == kNoTier ? status_of(Code::kUnsupported, [] { return "no durable tier is in service"; })
+                                : not_found());
       continue;
     }
     mover_.move(handle, to, MoveClass::kWriteBack, Reason::kWriteBack, true, ticket);
@@ -459,22 +518,27 @@ TicketRef Engine::write_back(std::span<const Key> keys) {
   return ticket;
 }
 
-void Engine::cancel(const TicketRef& ticket) {
+void Engine::cancel(std::span<const TicketRef> tickets) {
   std::lock_guard lock(mutex_);
-  mover_.cancel(*ticket);
+  for (size_t i = 0; i < tickets.size(); i++) {
+    if (i % kKeysAtOnce == kKeysAtOnce - 1) mutex_.pass();
+    mover_.cancel(*tickets[i]);
+  }
   mover_.wake();
 }
 
 Status Engine::flush() {
-  const auto ticket = std::make_shared<Ticket>();
-  {
-    std::lock_guard lock(mutex_);
-    for (TierId id = 0; id < catalogue_.tiers(); id++) {
-      if (catalogue_.info(id).durable && usable_[id]) mover_.flush(id, ticket);
+  return without_throwing([&] {
+    const auto ticket = std::make_shared<Ticket>();
+    {
+      std::lock_guard lock(mutex_);
+      for (TierId id = 0; id < catalogue_.tiers(); id++) {
+        if (catalogue_.info(id).durable && usable_[id]) mover_.flush(id, ticket);
+      }
+      mover_.step();
     }
-    mover_.step();
-  }
-  return await(*ticket);
+    return await(*ticket);
+  });
 }
 
 uint64_t Engine::take_events(size_t max, std::vector<ObjectEvent>& out) {
@@ -483,16 +547,18 @@ uint64_t Engine::take_events(size_t max, std::vector<ObjectEvent>& out) {
 }
 
 Result<Decision> Engine::decide(const Key& key, const std::string& tier, uint64_t compute_queue_ns, uint64_t cpu_ns) {
-  TierId to = kHost;
-  if (!tier.empty()) {
-    const Result<TierId> named = tier_by_name(tier);
-    if (!named) return named.status();
-    to = *named;
-  }
-  std::lock_guard lock(mutex_);
-  const Handle handle = catalogue_.index().find(key);
-  if (handle == kNoHandle || !catalogue_[handle].has_copy()) return not_found();
-  return planner_.decide(handle, to, compute_queue_ns, cpu_ns);
+  return without_throwing([&]() -> Result<Decision> {
+    TierId to = kHost;
+    if (!tier.empty()) {
+      const Result<TierId> named = tier_by_name(tier);
+      if (!named) return named.status();
+      to = *named;
+    }
+    std::lock_guard lock(mutex_);
+    const Handle handle = catalogue_.index().find(key);
+    if (handle == kNoHandle || !catalogue_[handle].has_copy()) return not_found();
+    return planner_.decide(handle, to, compute_queue_ns, cpu_ns);
+  });
 }
 
 }  // namespace neotier::engine

@@ -2,13 +2,15 @@
 // The engine: objects in interchangeable tiers, kept where the policies want them, moved by one mover.
 //
 // One lock guards index, policies, links, planner, mover and pins; it is never held while bytes are copied or a medium
-// is waited for. Locking order: engine -> a tier's own -> the mover's completion list; tickets are last. One thread of
-// the engine's decides; the tiers' threads, and callers that read memory tiers, copy.
+// is waited for, and what is asked of many objects at once lets others pass after a few. Locking order: engine -> a
+// tier's own -> the mover's completion list; tickets are last. One thread of the engine's decides; the tiers' threads,
+// and callers that read memory tiers, copy.
 //
 // An object is whole at every moment or not there: put() and moves write elsewhere and publish at the end; a reader
 // that began before keeps the bytes it began with.
 //
-// Errors: Status; only construction throws. Thread safety: all calls from any thread, the destructor excepted.
+// Errors: Status (kNoMemory: out of memory, nothing was done); only construction throws, and what gives no Status
+// (std::bad_alloc). Thread safety: all calls from any thread, the destructor excepted.
 #pragma once
 
 #include <atomic>
@@ -24,6 +26,7 @@
 #include "engine/counters.h"
 #include "engine/link.h"
 #include "engine/mover.h"
+#include "engine/passing_mutex.h"
 #include "engine/pins.h"
 #include "engine/planner.h"
 #include "engine/ticket.h"
@@ -33,6 +36,7 @@ namespace neotier::engine {
 struct EngineConfig {
   size_t max_objects = 1 << 20;  // 1 .. 2^32 - 2; memory is taken as they come
   size_t events = 0;             // newest events kept for take_events(); 0: none
+  bool discard = false;          // PutOptions::discard of every put
   uint64_t seed = 0;             // of the index's hash and of policies; 0: random
   Knobs knobs;
   bool measure = true;           // probe each link at start (some ms a tier)
@@ -52,9 +56,10 @@ struct ObjectInfo {
 
 struct PutOptions {
   ObjectKind kind = ObjectKind::kPlain;
-  uint64_t recompute_ns = 0;  // to make it anew; 0: impossible, so the object is never thrown away
+  uint64_t recompute_ns = 0;  // to make it anew; 0: impossible, so the object is never thrown away, but for `discard`
   std::string tier = {};      // where to; empty: the policies decide
   bool replace = false;       // else kExists where there is one
+  bool discard = false;       // it may be thrown away for want of room, whatever making it anew costs
 };
 
 struct PinResult {
@@ -125,18 +130,22 @@ class Engine {
   Result<PinResult> pin(SessionId session, const Key& key, uint64_t lease_ms);
   Status unpin(SessionId session, PinId pin);
 
-  // Brings objects to a tier; the ticket ends for each of them, whatever comes of it.
+  // Brings objects to a tier; the ticket ends for each key, whatever comes of it.
   TicketRef move(std::span<const Key> keys, const std::string& tier, MoveClass cls);
   // Copies on the first durable tier, beside the ones there are.
   TicketRef write_back(std::span<const Key> keys);
-  void cancel(const TicketRef& ticket);
+  void cancel(const TicketRef& ticket) { cancel({&ticket, 1}); }
+  void cancel(std::span<const TicketRef> tickets);
   // All objects that are on durable tiers now survive a crash when it returns.
   Status flush();
 
   // Load, make anew, or compute where it lies. tier: where to, empty: the caller's memory.
   Result<Decision> decide(const Key& key, const std::string& tier, uint64_t compute_queue_ns, uint64_t cpu_ns);
 
-  // Takes a tier out of service (its objects stay known), or tries to bring it back.
+  // Takes a tier out of service (its objects stay known), or tries to bring it back. Out: returns when nobody reads or
+  // writes its memory any more, so that it can be withdrawn. kBusy: all but pins have ended; the tier is out of
+  // service, but who holds the pins may still read there: ask again when they have let go. kCancelled: somebody brought
+  // it back meanwhile.
   Status set_in_service(const std::string& tier, bool in_service);
 
   EngineStatus status() const;
@@ -150,8 +159,10 @@ class Engine {
   Links& links() { return links_; }
   Catalogue& catalogue() { return catalogue_; }
   Planner& planner() { return planner_; }
+  const Mover& mover() const { return mover_; }
 
  private:
+  using Lock = std::unique_lock<PassingMutex>;
   struct Health {
     bool down = false;
     bool withdrawn = false;  // by the operator: not tried again
@@ -167,10 +178,17 @@ class Engine {
   void check_tiers(uint64_t now_ns);
   void tier_down(TierId tier, uint64_t now_ns);
   // Lets the lock go while the tier tries.
-  Status bring_back(std::unique_lock<std::mutex>& lock, TierId tier);
-  void try_failed_tiers(std::unique_lock<std::mutex>& lock);
+  // `asked`: by the operator, whose word alone brings back a tier that he withdrew.
+  Status bring_back(Lock& lock, TierId tier, bool asked);
+  void try_failed_tiers(Lock& lock);
   bool make_index_room();
   Status put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to);
+  // What the public calls do, which catch what these throw.
+  Status read_now(const Key& key, uint64_t offset, std::span<std::byte> into);
+  Result<ObjectInfo> look_up(const Key& key) const;
+  Status remove_now(const Key& key);
+  Status put_in_service(const std::string& tier, bool in_service);
+  Result<PinResult> pin_now(SessionId session, const Key& key, uint64_t lease_ms);
   void after_use(Handle handle, uint64_t now_ns);
   Result<TierId> tier_by_name(const std::string& name) const;
   // The copy to read, and its tier; kGone.
@@ -178,12 +196,12 @@ class Engine {
   // Waits for a ticket, stepping where there is no thread.
   Status await(const Ticket& ticket);
   // The object's handle, new or not, with no job of it under way; the lock is held.
-  Result<Handle> claim(std::unique_lock<std::mutex>& lock, const Key& key, const PutOptions& options, uint32_t bytes);
+  Result<Handle> claim(Lock& lock, const Key& key, const PutOptions& options, uint32_t bytes);
 
   EngineConfig config_;
   SteadyClock steady_;
   const Clock& clock_;
-  mutable std::mutex mutex_;
+  mutable PassingMutex mutex_;
   Counters counters_;
   Usable usable_{};
   Catalogue catalogue_;

@@ -225,6 +225,72 @@ TEST(Engine, AnOperatorTakesATierOutAndPutsItBack) {
   EXPECT_EQ(rig.engine->set_in_service("tape", true).code(), Code::kInvalid);
 }
 
+// Who withdraws the memory does it when the call returns.
+TEST(Engine, ATierIsOutWhenNobodyReadsItsMemoryAnyMore) {
+  std::atomic<bool> go{false}, out{false};
+  std::atomic<int> copying{0};
+  std::vector<TierSetup> tiers(2);
+  MemTierOptions near;
+  near.name = "dram";
+  near.kind = TierKind::kDram;
+  tiers[0].tier = std::make_unique<MemTier>(near);
+  MemoryTierOptions far;
+  far.name = "gpu";
+  far.kind = TierKind::kGpu;
+  far.capacity_bytes = 1 << 20;
+  far.before_copy = [&](Op) {
+    for (copying++; !go;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return Status::ok();
+  };
+  tiers[1].tier = std::make_unique<MemoryTier>(far);
+  EngineConfig config;
+  config.max_objects = 100;
+  config.measure = false;
+  Engine engine(config, std::move(tiers));
+  ASSERT_TRUE(engine.put(make_key(1), pattern(1, 1000), {.tier = "dram"}));
+  const Key key = make_key(1);
+  const TicketRef ticket = engine.move({&key, 1}, "gpu", MoveClass::kDemand);
+  while (copying == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  Status status;
+  std::thread withdraws([&] {
+    status = engine.set_in_service("dram", false);
+    out = true;
+  });
+  while (engine.status().tiers[0].in_service) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(out) << "its bytes are still being copied";
+  go = true;
+  withdraws.join();
+  EXPECT_TRUE(status) << status.what();
+  EXPECT_EQ(ticket->wait().code(), Code::kGone);
+  EXPECT_EQ(engine.status().jobs, 0u);
+  ASSERT_TRUE(engine.set_in_service("dram", true));
+  std::vector<std::byte> into(1000);
+  ASSERT_TRUE(engine.get(key, 0, into));
+  EXPECT_EQ(into, pattern(1, 1000));
+}
+
+TEST(Engine, ATierWhoseObjectsArePinnedIsOutButNotFree) {
+  EngineRig rig = two_tiers();
+  ASSERT_TRUE(rig.put(1, kKiB, {.tier = "dram"}));
+  ASSERT_TRUE(rig.put(2, kKiB, {.tier = "ssd"}));
+  const SessionId session = rig.engine->open_session();
+  const Result<PinResult> near = rig.engine->pin(session, make_key(1), 0),
+                          far = rig.engine->pin(session, make_key(2), 0);
+  ASSERT_TRUE(near && far);
+  const Status busy = rig.engine->set_in_service("dram", false);
+  EXPECT_EQ(busy.code(), Code::kBusy);
+  EXPECT_NE(busy.what().find("1 pins"), std::string::npos) << busy.what();
+  EXPECT_FALSE(rig.engine->status().tiers[0].in_service);
+  std::vector<std::byte> into(kKiB);
+  EXPECT_EQ(rig.engine->get(make_key(1), 0, into).code(), Code::kGone);
+  ASSERT_TRUE(rig.engine->unpin(session, near->id));
+  EXPECT_TRUE(rig.engine->set_in_service("dram", false));
+  EXPECT_TRUE(rig.holds(2, kKiB));
+  ASSERT_TRUE(rig.engine->set_in_service("dram", true));
+  EXPECT_TRUE(rig.holds(1, kKiB));
+}
+
 TEST(Engine, TheOtherCopyServesWhereOneFails) {
   Knobs knobs;
   knobs.write_back = true;
@@ -286,13 +352,122 @@ TEST(Engine, WhatWasFlushedIsThereAfterARestart) {
   EXPECT_FALSE(rig.engine->lookup(make_key(1))->recovered);
 }
 
+TEST(Engine, WhatWasKnownOfAnObjectIsKnownAfterARestart) {
+  const auto medium = std::make_shared<MemMedium>();
+  {
+    EngineRig rig = two_tiers(medium);
+    ASSERT_TRUE(rig.put(1, 100, {.kind = ObjectKind::kKv, .recompute_ns = 1000000, .tier = "ssd"}));
+    ASSERT_TRUE(rig.put(2, 100, {.kind = ObjectKind::kExpert, .tier = "dram"}));
+    const Key two = make_key(2);
+    ASSERT_TRUE(rig.run(rig.engine->write_back({&two, 1})));
+    ASSERT_TRUE(rig.put(3, 100, {.tier = "ssd"}));
+    ASSERT_TRUE(rig.engine->describe(make_key(3), ObjectKind::kKv, 2000000));
+    ASSERT_TRUE(rig.put(4, 100, {.tier = "ssd"}));
+    ASSERT_TRUE(rig.engine->flush());
+  }
+  medium->extents.rbegin()->second.note = 0;
+  EngineRig rig = two_tiers(medium);
+  const auto info = [&](uint64_t n) { return *rig.engine->lookup(make_key(n)); };
+  EXPECT_EQ(info(1).kind, ObjectKind::kKv);
+  EXPECT_NEAR(static_cast<double>(info(1).recompute_ns), 1e6, 1e3);
+  EXPECT_EQ(info(2).kind, ObjectKind::kExpert);
+  EXPECT_EQ(info(2).recompute_ns, 0u);
+  EXPECT_EQ(info(3).kind, ObjectKind::kKv);
+  EXPECT_NEAR(static_cast<double>(info(3).recompute_ns), 2e6, 2e3);
+  EXPECT_EQ(info(4).kind, ObjectKind::kPlain) << "a medium that keeps no notes";
+  for (uint64_t n = 1; n <= 4; n++) EXPECT_TRUE(info(n).recovered);
+}
+
+// A full tier goes on taking what is new after a restart, as it would have without.
+TEST(Engine, WhatComesBackMakesRoomAgain) {
+  const auto medium = std::make_shared<MemMedium>();
+  constexpr size_t kBytes = 64 * kKiB;
+  const PutOptions kv{.kind = ObjectKind::kKv, .recompute_ns = 1000000000};
+  const auto fill = [&](EngineRig& rig, uint64_t from, uint64_t to) {
+    for (uint64_t n = from; n < to; n++) {
+      ASSERT_TRUE(rig.put(n, kBytes, kv)) << n;
+      const Key key = make_key(n);
+      ASSERT_TRUE(rig.run(rig.engine->write_back({&key, 1})));
+    }
+  };
+  Knobs knobs;
+  knobs.hysteresis_ms = 0;
+  {
+    EngineRig rig = two_tiers(medium, knobs);
+    fill(rig, 0, 64);
+    ASSERT_TRUE(rig.engine->flush());
+  }
+  ASSERT_EQ(medium->extents.size(), 64u) << "the tier of 4 MiB is full";
+  EngineRig rig = two_tiers(medium, knobs);
+  fill(rig, 100, 200);
+  size_t there = 0;
+  for (uint64_t n = 100; n < 200; n++) there += rig.where(n) != "";
+  EXPECT_GE(there, 64u);
+  EXPECT_EQ(rig.counters().full_refusals, 0u);
+}
+
+// A cache of objects that nobody priced: each put says that it may go, or the engine takes all of them so.
+TEST(Engine, WhatMayBeDiscardedNeverFillsTheTiers) {
+  constexpr size_t kBytes = 64 * kKiB;
+  for (const bool all : {true, false}) {
+    const auto medium = std::make_shared<MemMedium>();
+    EngineConfig config;
+    config.discard = all;
+    config.knobs.hysteresis_ms = 0;
+    const std::vector<EngineRig::TierSpec> tiers = {{"dram", TierKind::kDram, 1 << 20},
+                                                    {"ssd", TierKind::kSsd, 4 << 20, false, medium}};
+    {
+      EngineRig rig(tiers, config);
+      for (uint64_t n = 0; n < 200; n++) ASSERT_TRUE(rig.put(n, kBytes, {.discard = !all})) << n;
+      EXPECT_TRUE(rig.holds(199, kBytes));
+      EXPECT_EQ(rig.engine->lookup(make_key(199))->recompute_ns, 0u) << "its cost is not known for that";
+      ASSERT_TRUE(rig.engine->flush());
+    }
+    EngineRig rig(tiers, config);
+    for (uint64_t n = 300; n < 500; n++) ASSERT_TRUE(rig.put(n, kBytes, {.discard = !all})) << "after a restart " << n;
+  }
+  EngineRig rig = two_tiers();
+  Status full;
+  for (uint64_t n = 0; n < 200 && full; n++) full = rig.put(n, kBytes);
+  EXPECT_EQ(full.code(), Code::kFull);
+  EXPECT_NE(full.what().find("recompute_ns"), std::string::npos) << full.what();
+  for (uint64_t n = 0; n < 60; n++) EXPECT_TRUE(rig.holds(n, kBytes)) << "what cannot be made anew stays";
+}
+
+// What the index has no room for would hold its place on the medium, and nobody could ask for it.
+TEST(Engine, ASmallerIndexThrowsAwayWhatMayGo) {
+  const auto medium = std::make_shared<MemMedium>();
+  {
+    EngineRig rig = two_tiers(medium);
+    for (uint64_t n = 0; n < 60; n++)
+      ASSERT_TRUE(rig.put(n, kKiB, {.recompute_ns = n < 10 ? 0u : 1000000u, .tier = "ssd"}));
+    ASSERT_TRUE(rig.engine->flush());
+  }
+  EngineConfig config;
+  config.max_objects = 20;
+  EngineRig rig({{"ssd", TierKind::kSsd, 4 << 20, false, medium}}, config);
+  EXPECT_LE(rig.engine->status().objects, 20u);
+  EXPECT_EQ(rig.mems[0]->usage().extents, rig.engine->status().objects);
+  for (uint64_t n = 0; n < 10; n++) EXPECT_TRUE(rig.holds(n, kKiB)) << "cannot be made anew";
+}
+
 TEST(Engine, AGetOfNoBytesEnds) {
   for (const bool mappable : {true, false}) {
     EngineRig rig({{.name = "only", .kind = mappable ? TierKind::kDram : TierKind::kSsd, .mappable = mappable}});
     ASSERT_TRUE(rig.put(1, 1000));
     std::byte none{};
-    const Status status = rig.engine->get(make_key(1), 1000, {&none, 0});
-    EXPECT_TRUE(status) << status.what();
+    for (const uint64_t offset : {0, 1000}) {
+      const Status status = rig.engine->get(make_key(1), offset, {&none, 0});
+      EXPECT_TRUE(status) << status.what();
+      const auto ticket = std::make_shared<Ticket>();
+      rig.engine->get_async(make_key(1), offset, {}, ticket);
+      EXPECT_EQ(ticket->progress().done, 1u) << ticket->wait_ns(0).what();
+    }
+    EXPECT_EQ(rig.engine->get(make_key(1), 1001, {&none, 0}).code(), Code::kInvalid);
+    EXPECT_EQ(rig.engine->get(make_key(1), 0, {static_cast<std::byte*>(nullptr), 1}).code(), Code::kInvalid);
+    EXPECT_TRUE(rig.run(rig.engine->move({}, "only", MoveClass::kDemand)));
+    EXPECT_TRUE(rig.run(rig.engine->write_back({})));
+    EXPECT_EQ(rig.engine->status().jobs, 0u);
   }
 }
 
@@ -318,7 +493,7 @@ TEST(Engine, WithoutMemoryForABufferTheMoveFailsAndNothingElse) {
   const bool ended = rig.run(ticket);
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
   ASSERT_TRUE(ended);
-  EXPECT_EQ(ticket->wait().code(), Code::kFull);
+  EXPECT_EQ(ticket->wait().code(), Code::kNoMemory);
   EXPECT_TRUE(rig.holds(1, 1000));
 }
 

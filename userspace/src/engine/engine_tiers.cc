@@ -17,6 +17,7 @@ constexpr uint64_t kLargeProbe = 1 << 20;
 constexpr int kProbes = 3;
 constexpr std::chrono::seconds kProbeTimeout{2};
 constexpr uint64_t kSettledNs = 10000000000;
+constexpr std::chrono::microseconds kLook{50};  // between two looks at whether a tier is still in use
 
 struct FreeMemory {
   void operator()(std::byte* p) const { std::free(p); }
@@ -124,7 +125,16 @@ void Engine::recover() {
         }
         record.bytes = static_cast<uint32_t>(r.bytes);
       } else {
-        const Result<Handle> fresh = catalogue_.index().add(r.key);
+        Result<Handle> fresh = catalogue_.index().add(r.key);
+        if (!fresh && make_index_room()) fresh = catalogue_.index().add(r.key);
+        Record unnamed{};
+        unnamed.take_note(r.note);
+        if (!fresh && unnamed.may_go()) {
+          // Room that nobody could give back would be taken for ever.
+          counters_.discards++;
+          catalogue_.tier(id).free(r.extent);
+          continue;
+        }
         if (!fresh || r.bytes > UINT32_MAX) {
           // It stays on the medium; a larger index finds it at the next start.
           counters_.full_refusals++;
@@ -135,6 +145,7 @@ void Engine::recover() {
         Record& record = catalogue_[handle];
         record.bytes = static_cast<uint32_t>(r.bytes);
         record.recovered = 1;
+        record.take_note(r.note);
         record.moved_ms = static_cast<uint32_t>(clock_.now_ns() / 1000000) - config_.knobs.hysteresis_ms;
       }
       catalogue_.insert_copy(handle, id, r.extent, clock_.now_ns(), true);
@@ -164,20 +175,30 @@ void Engine::check_tiers(uint64_t now_ns) {
     }
     if (health.attempts > 0 && now_ns > health.retry_ns + kSettledNs) health.attempts = 0;
     std::vector<Planned> plan;
-    planner_.relieve(id, mover_.leaving_bytes(id), now_ns, plan);
+    try {
+      planner_.relieve(id, mover_.leaving_bytes(id), now_ns, plan);
+    } catch (const std::bad_alloc&) {
+      continue;  // at the next look
+    }
     mover_.carry_out(plan, MoveClass::kWriteBack);
   }
 }
 
-Status Engine::bring_back(std::unique_lock<std::mutex>& lock, TierId tier) {
+Status Engine::bring_back(Lock& lock, TierId tier, bool asked) {
   Health& health = health_[tier];
-  if (health.trying) return Status(Code::kBusy, "an attempt is under way");
+  if (health.trying) return status_of(Code::kBusy, [] { return "an attempt is under way"; });
   health.trying = true;
   lock.unlock();
-  Status status = catalogue_.tier(tier).come_back();
+  Status status = no_memory();
+  try {
+    status = catalogue_.tier(tier).come_back();
+  } catch (const std::bad_alloc&) {
+    // As any other attempt that failed.
+  }
   lock.lock();
   health.trying = false;
   const uint64_t now = clock_.now_ns();
+  if (!asked && health.withdrawn) return status;
   if (status.is_ok()) {
     health.down = false;
     health.withdrawn = false;
@@ -193,23 +214,42 @@ Status Engine::bring_back(std::unique_lock<std::mutex>& lock, TierId tier) {
   return status;
 }
 
-void Engine::try_failed_tiers(std::unique_lock<std::mutex>& lock) {
+void Engine::try_failed_tiers(Lock& lock) {
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
     const Health& health = health_[id];
     // What comes of it is in the tier's status; the next attempt follows by itself.
     if (health.down && !health.withdrawn && !health.trying && clock_.now_ns() >= health.retry_ns)
-      (void)bring_back(lock, id);
+      (void)bring_back(lock, id, false);
   }
 }
 
 Status Engine::set_in_service(const std::string& tier, bool in_service) {
+  return without_throwing([&] { return put_in_service(tier, in_service); });
+}
+
+Status Engine::put_in_service(const std::string& tier, bool in_service) {
   const Result<TierId> id = tier_by_name(tier);
   if (!id) return id.status();
-  std::unique_lock lock(mutex_);
-  if (in_service) return bring_back(lock, *id);
+  Lock lock(mutex_);
+  if (in_service) return bring_back(lock, *id, true);
   tier_down(*id, clock_.now_ns());
   health_[*id].withdrawn = true;
-  mover_.wake();
+  mover_.step();
+  // Nothing new begins there; what is under way has an end: a chunk's time, a copy's time.
+  while (mover_.in_use(*id) && health_[*id].withdrawn) {
+    lock.unlock();
+    mover_.wake();
+    if (!config_.thread) step();
+    std::this_thread::sleep_for(kLook);
+    lock.lock();
+  }
+  if (!health_[*id].withdrawn)
+    return status_of(Code::kCancelled, [] { return "the tier was put back into service meanwhile"; });
+  if (const size_t held = pins_.pins_at(*id); held > 0)
+    return status_of(Code::kBusy, [&] {
+      return fmt::format("tier {} is out of service, but {} pins hold objects in its memory; ask again when they ended",
+                         tier, held);
+    });
   return {};
 }
 

@@ -15,6 +15,8 @@ namespace {
 
 constexpr int kMantissaBits = 11;
 constexpr uint64_t kImplicit = 1u << kMantissaBits;
+constexpr int kKindShift = 16;
+constexpr Note kDiscardBit = 1u << 18;
 
 }  // namespace
 
@@ -32,6 +34,23 @@ uint64_t decode_cost(uint16_t code) {
   const uint64_t mantissa = code & (kImplicit - 1);
   const uint64_t units = exponent == 0 ? mantissa : (mantissa | kImplicit) << (exponent - 1);
   return units * 125 / 2;
+}
+
+Note encode_note(ObjectKind kind, uint16_t recompute, bool discard) {
+  return static_cast<Note>(kind) << kKindShift | (discard ? kDiscardBit : 0) | recompute;
+}
+
+Note Record::note() const {
+  const bool unknown = recovered && kind == static_cast<uint8_t>(ObjectKind::kPlain) && !may_go();
+  return unknown ? 0 : encode_note(static_cast<ObjectKind>(kind), recompute, discard);
+}
+
+void Record::take_note(Note note) {
+  const Note known = note >> kKindShift & 3;
+  if (known == 0 || note >= kDiscardBit << 1) return;
+  kind = static_cast<uint8_t>(known) & 3;
+  recompute = static_cast<uint16_t>(note);
+  discard = (note & kDiscardBit) != 0;
 }
 
 ObjectIndex::ObjectIndex(size_t max_objects, uint64_t seed)

@@ -33,25 +33,35 @@ enum class ObjectKind : uint8_t { kKv = 1, kExpert = 2, kPlain = 3 };
 uint16_t encode_cost(uint64_t ns);
 uint64_t decode_cost(uint16_t code);
 
+// What a durable tier keeps of an object besides its bytes. Never 0.
+Note encode_note(ObjectKind kind, uint16_t recompute, bool discard);
+
 struct Record {
   Key key;
   Extent extent[2];    // copies: [0] on the faster tier; kNoExtent where tier(i) is kNoTier
   uint32_t bytes;      // a free record: the next free handle
   uint32_t moved_ms;   // when it last changed tiers; wraps after 49 days
   uint16_t pins;       // of sessions; while > 0 the object stays where it is
-  uint16_t recompute;  // encode_cost(); 0: cannot be made anew, so it is never thrown away
+  uint16_t recompute;  // encode_cost(); 0: cannot be made anew
   uint8_t tiers;       // two TierIds, [0] in the low half
   uint8_t reserved;
   uint8_t heat;           // uses lately: count in the low half, epoch of the last in the high half
   uint8_t kind : 2;       // ObjectKind; 0: the record is free
   uint8_t in_flight : 1;  // a job of the mover has it
-  uint8_t recovered : 1;  // from a former process; kind and cost are not known
+  uint8_t recovered : 1;  // from a former process, and not described since
+  uint8_t discard : 1;    // may be thrown away whatever it costs
 
   TierId tier(int copy) const { return static_cast<TierId>(copy == 0 ? tiers & 15 : tiers >> 4); }
   void set_tier(int copy, TierId id) {
     tiers = static_cast<uint8_t>(copy == 0 ? (tiers & 0xf0) | id : (tiers & 0x0f) | id << 4);
   }
   bool has_copy() const { return tier(0) != kNoTier; }
+  // Whether it may be thrown away for want of room.
+  bool may_go() const { return discard || recompute != 0; }
+  // 0 where nothing is known of it.
+  Note note() const;
+  // Takes what encode_note() made; anything else changes nothing.
+  void take_note(Note note);
 };
 static_assert(sizeof(Record) == 48);
 

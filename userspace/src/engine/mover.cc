@@ -16,7 +16,13 @@ namespace {
 constexpr uint32_t kMostStalls = 8;
 
 Status gone(const std::string& tier) {
-  return Status(Code::kGone, fmt::format("tier {} is out of service; its objects may come back with it", tier));
+  return status_of(Code::kGone,
+                   [&] { return fmt::format("tier {} is out of service; its objects may come back with it", tier); });
+}
+
+// Beyond what a status keeps without memory.
+Status in_the_way(const char* why) {
+  return status_of(Code::kBusy, [&] { return std::string(why); });
 }
 
 }  // namespace
@@ -29,24 +35,86 @@ Mover::Mover(Catalogue& catalogue, Links& links, Planner& planner, Usable& usabl
       usable_(usable),
       counters_(counters),
       clock_(clock),
-      knobs_(knobs) {}
+      knobs_(knobs) {
+  const auto prepare = [this](TierId from, TierId to) {
+    LinkQueue& queue = queues_[{from, to}];
+    queue.from = from;
+    queue.to = to;
+  };
+  for (TierId from = 0; from < catalogue_.tiers(); from++) {
+    for (TierId to = 0; to < catalogue_.tiers(); to++) prepare(from, to);
+    prepare(from, kHost);
+    prepare(kHost, from);
+  }
+}
 
 Mover::~Mover() = default;
 
-Mover::Job* Mover::start(Handle handle, TierId from, TierId to, MoveClass cls, const TicketRef& ticket) {
-  auto owned = std::make_unique<Job>();
-  Job* job = owned.get();
-  jobs_.emplace(job, std::move(owned));
+Mover::Job* Mover::start(JobKind kind, Handle handle, TierId from, Extent source, TierId to, MoveClass cls,
+                         const TicketRef& ticket) {
+  const bool places = kind == JobKind::kMove || kind == JobKind::kPut;
+  std::unique_ptr<Job> owned;
+  try {
+    owned = std::make_unique<Job>();
+    if (source != kNoExtent) owned->readers = &reading(from, source);
+    if (places) moving_[handle] = owned.get();
+  } catch (const std::bad_alloc&) {
+    if (owned && owned->readers) end_read(*owned->readers, from, source);
+    if (ticket) {
+      ticket->expect();
+      ticket->end(no_memory());
+    }
+    return nullptr;
+  }
+  Job* const job = owned.release();
+  jobs_.push_back(job);
+  by_class_[static_cast<size_t>(cls)]++;
+  job->kind = kind;
   job->handle = handle;
   if (handle != kNoHandle) job->key = catalogue_[handle].key;
   job->from = from;
+  job->source = source;
   job->to = to;
   job->cls = cls;
-  if (ticket) {
-    ticket->expect();
-    job->tickets.push_back(ticket);
+  if (from != kHost) uses_[from]++;
+  if (to != kHost) uses_[to]++;
+  if (places) {
+    catalogue_[handle].in_flight = 1;
+    catalogue_.pinned_changed(handle);
   }
+  if (ticket) (void)join(job, ticket);
   return job;
+}
+
+bool Mover::join(Job* job, const TicketRef& ticket) {
+  if (Waiter* const last = job->waiters.back(); last && last->ticket == ticket) {
+    last->times++;
+  } else {
+    Waiter* waiter = &job->first_waiter;
+    if (waiter->job) waiter = new (std::nothrow) Waiter;
+    if (!waiter) return false;
+    waiter->job = job;
+    waiter->ticket = ticket;
+    job->waiters.push_back(waiter);
+    ticket->waiting.push_back(waiter);
+  }
+  ticket->expect();
+  return true;
+}
+
+void Mover::leave(Waiter* waiter, const Status& status) {
+  Job* const job = waiter->job;
+  const TicketRef ticket = std::move(waiter->ticket);
+  const uint32_t times = waiter->times;
+  job->waiters.erase(waiter);
+  ticket->waiting.erase(waiter);
+  if (waiter == &job->first_waiter) {
+    waiter->job = nullptr;
+    waiter->times = 1;
+  } else {
+    delete waiter;
+  }
+  ticket->end(status, times);
 }
 
 void Mover::move(Handle handle, TierId to, MoveClass cls, Reason reason, bool keep_source, const TicketRef& ticket) {
@@ -62,12 +130,9 @@ void Mover::move(Handle handle, TierId to, MoveClass cls, Reason reason, bool ke
   if (const auto under_way = moving_.find(handle); under_way != moving_.end()) {
     Job* job = under_way->second;
     if (!job || job->to != to || job->kind != JobKind::kMove || job->stale || job->cancelled)
-      return answer(Status(Code::kBusy, "the object is on its way elsewhere; wait for that, or cancel it"));
+      return answer(in_the_way("the object is on its way elsewhere; wait for that, or cancel it"));
     counters_.joins++;
-    if (ticket) {
-      ticket->expect();
-      job->tickets.push_back(ticket);
-    }
+    if (ticket && !join(job, ticket)) return answer(no_memory());
     raise(job, cls);
     return;
   }
@@ -75,23 +140,19 @@ void Mover::move(Handle handle, TierId to, MoveClass cls, Reason reason, bool ke
     if (record.tier(i) == to) return answer(Status::ok());
   }
   if (record.pins > 0 && !keep_source)
-    return answer(Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end"));
+    return answer(in_the_way("the object is pinned; unpin it, or let the lease end"));
   if (!usable_[to]) return answer(gone(catalogue_.info(to).name));
   TierId from = kNoTier;
   for (int i = 1; i >= 0; i--) {
     if (record.tier(i) != kNoTier && usable_[record.tier(i)]) from = record.tier(i);
   }
   if (from == kNoTier) return answer(gone(catalogue_.info(record.tier(0)).name));
-  Job* job = start(handle, from, to, cls, ticket);
-  job->kind = JobKind::kMove;
+  const Extent source = record.extent[record.tier(0) == from ? 0 : 1];
+  Job* job = start(JobKind::kMove, handle, from, source, to, cls, ticket);
+  if (!job) return;
   job->reason = reason;
   job->bytes = record.bytes;
   job->keep_source = keep_source;
-  job->source = record.extent[record.tier(0) == from ? 0 : 1];
-  moving_[handle] = job;
-  record.in_flight = 1;
-  catalogue_.pinned_changed(handle);
-  begin_read(from, job->source);
   // What goes down will leave, whatever it waits for. What comes up waits for what goes down: counted before it has its
   // room, the two would wait for one another.
   if (to > from) count_leaving(job);
@@ -99,15 +160,11 @@ void Mover::move(Handle handle, TierId to, MoveClass cls, Reason reason, bool ke
 }
 
 void Mover::put(Handle handle, const Version& version, TierId to, const std::byte* data, const TicketRef& ticket) {
-  Record& record = catalogue_[handle];
-  Job* job = start(handle, kHost, to, MoveClass::kDemand, ticket);
-  job->kind = JobKind::kPut;
+  Job* job = start(JobKind::kPut, handle, kHost, kNoExtent, to, MoveClass::kDemand, ticket);
+  if (!job) return let_go(handle);
   job->version = version;
   job->bytes = version.bytes;
   job->host = const_cast<std::byte*>(data);
-  moving_[handle] = job;
-  record.in_flight = 1;
-  catalogue_.pinned_changed(handle);
   find_room(job);
 }
 
@@ -115,17 +172,21 @@ void Mover::put_in_place(Handle handle, const Version& version, TierId to, Exten
   drop_all(handle, NEOTIER_REMOVED);
   Record& record = catalogue_[handle];
   record.bytes = version.bytes;
-  record.kind = static_cast<uint8_t>(version.kind) & 3;
-  record.recompute = encode_cost(version.recompute_ns);
   record.recovered = 0;
+  record.take_note(version.note());
   catalogue_.insert_copy(handle, to, extent, clock_.now_ns(), false);
   catalogue_.pinned_changed(handle);
 }
 
-void Mover::hold(Handle handle) {
-  moving_[handle] = nullptr;
+bool Mover::hold(Handle handle) {
+  try {
+    moving_[handle] = nullptr;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   catalogue_[handle].in_flight = 1;
   catalogue_.pinned_changed(handle);
+  return true;
 }
 
 void Mover::let_go(Handle handle) {
@@ -140,18 +201,38 @@ bool Mover::yields_to_pin(Handle handle) const {
   return it == moving_.end() || (it->second && it->second->kind == JobKind::kMove);
 }
 
-Extent Mover::reserve(Handle handle, uint32_t bytes, TierId to) {
+Result<Extent> Mover::allocate(TierId to, const Key& key, uint64_t bytes, Note note) {
+  try {
+    Result<Extent> room = catalogue_.tier(to).allocate(key, bytes);
+    if (room && note != 0) catalogue_.tier(to).describe(*room, note);
+    return room;
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
+}
+
+Extent Mover::reserve(Handle handle, const Version& version, TierId to) {
+  const uint32_t bytes = version.bytes;
   for (int round = 0; round < 2; round++) {
-    const Result<Extent> room = catalogue_.tier(to).allocate(catalogue_[handle].key, bytes);
+    const Result<Extent> room = allocate(to, catalogue_[handle].key, bytes, version.note());
     if (room) return *room;
     if (room.status().code() != Code::kFull) break;
-    std::vector<Planned> plan;
-    planner_.make_room(to, handle, bytes, MoveClass::kDemand, clock_.now_ns(), plan);
+    std::vector<Planned> plan = victims_for(to, handle, bytes, MoveClass::kDemand);
     std::erase_if(plan, [](const Planned& p) { return p.to != kNoTier; });
     if (plan.empty()) break;
     carry_out(plan, MoveClass::kDemand);
   }
   return kNoExtent;
+}
+
+std::vector<Planned> Mover::victims_for(TierId tier, Handle handle, uint64_t bytes, MoveClass cls) {
+  std::vector<Planned> plan;
+  try {
+    planner_.make_room(tier, handle, bytes, cls, clock_.now_ns(), plan);
+  } catch (const std::bad_alloc&) {
+    plan.clear();
+  }
+  return plan;
 }
 
 void Mover::read(Handle handle, uint64_t offset, std::byte* into, uint64_t bytes, const TicketRef& ticket) {
@@ -167,28 +248,36 @@ void Mover::read(Handle handle, uint64_t offset, std::byte* into, uint64_t bytes
     }
     return;
   }
-  Job* job = start(handle, from, kHost, MoveClass::kDemand, ticket);
-  job->kind = JobKind::kRead;
+  const Extent source = record.extent[record.tier(0) == from ? 0 : 1];
+  Job* job = start(JobKind::kRead, handle, from, source, kHost, MoveClass::kDemand, ticket);
+  if (!job) return;
   job->bytes = bytes;
   job->offset = offset;
   job->host = into;
-  job->source = record.extent[record.tier(0) == from ? 0 : 1];
-  begin_read(from, job->source);
   enqueue(job);
 }
 
 void Mover::flush(TierId tier, const TicketRef& ticket) {
-  Job* job = start(kNoHandle, tier, tier, MoveClass::kDemand, ticket);
-  job->kind = JobKind::kFlush;
+  Job* job = start(JobKind::kFlush, kNoHandle, tier, kNoExtent, tier, MoveClass::kDemand, ticket);
+  if (!job) return;
   job->bytes = 1;
   enqueue(job);
 }
 
-void Mover::end_read(TierId tier, Extent extent) {
-  const auto held = readers_.find({tier, extent});
-  if (--held->second.count > 0) return;
-  const Readers last = held->second;
-  readers_.erase(held);
+Mover::Readers& Mover::reading(TierId tier, Extent extent) {
+  Readers& readers = readers_[{tier, extent}];
+  readers.count++;
+  uses_[tier]++;
+  return readers;
+}
+
+void Mover::end_read(TierId tier, Extent extent) { end_read(readers_.find({tier, extent})->second, tier, extent); }
+
+void Mover::end_read(Readers& readers, TierId tier, Extent extent) {
+  uses_[tier]--;
+  if (--readers.count > 0) return;
+  const Readers last = readers;
+  readers_.erase({tier, extent});
   if (!last.retired) return;
   leaving_bytes_[tier] -= last.bytes;
   give_back(tier, extent);
@@ -238,11 +327,17 @@ void Mover::find_room(Job* job) {
   Tier& tier = catalogue_.tier(job->to);
   const auto full = [&] {
     counters_.full_refusals++;
-    end(job, Status(Code::kFull, fmt::format("tier {} has no room for {} bytes and nothing there may leave",
-                                             tier.info().name, job->bytes)));
+    end(job, status_of(Code::kFull, [&] {
+          return fmt::format(
+              "tier {} has no room for {} bytes and nothing there may leave: put what can be lost with its "
+              "recompute_ns, "
+              "or to be discarded",
+              tier.info().name, job->bytes);
+        }));
   };
   for (;;) {
-    const Result<Extent> room = tier.allocate(job->key, job->bytes);
+    const Note note = job->kind == JobKind::kPut ? job->version.note() : catalogue_[job->handle].note();
+    const Result<Extent> room = allocate(job->to, job->key, job->bytes, note);
     if (room) {
       job->destination = *room;
       leave_waiting(job);
@@ -264,9 +359,8 @@ void Mover::find_room(Job* job) {
     job->stalls = used < job->used_before ? 0 : job->stalls + 1;
     job->used_before = used;
     std::vector<Planned> plan;
-    if (job->stalls < kMostStalls) {
-      planner_.make_room(job->to, job->handle, waiting_bytes_[job->to] - leaving, job->cls, clock_.now_ns(), plan);
-    }
+    if (job->stalls < kMostStalls)
+      plan = victims_for(job->to, job->handle, waiting_bytes_[job->to] - leaving, job->cls);
     if (plan.empty()) {
       if (leaving > 0) break;
       return full();
@@ -274,6 +368,7 @@ void Mover::find_room(Job* job) {
     carry_out(plan, job->cls);
     if (std::any_of(plan.begin(), plan.end(), [](const Planned& p) { return p.to != kNoTier; })) break;
   }
+  job->in_room = true;
   rooms_[job->to].push_back(job);
 }
 
@@ -299,10 +394,17 @@ void Mover::retry_rooms() {
   for (TierId tier = 0; tier < catalogue_.tiers(); tier++) {
     if (!room_changed_[tier]) continue;
     room_changed_[tier] = false;
-    std::deque<Job*> waiting;
-    waiting.swap(rooms_[tier]);
-    std::stable_sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) { return a->cls < b->cls; });
-    for (Job* job : waiting) find_room(job);
+    Queue waiting;
+    waiting.take(rooms_[tier]);
+    for (const MoveClass cls : {MoveClass::kDemand, MoveClass::kPrefetch, MoveClass::kWriteBack}) {
+      for (Job *job = waiting.front(), *next = nullptr; job; job = next) {
+        next = Queue::after(job);
+        if (job->cls != cls) continue;
+        waiting.erase(job);
+        job->in_room = false;
+        find_room(job);
+      }
+    }
   }
 }
 
@@ -311,25 +413,27 @@ Status Mover::publish(Job& job) {
   const uint64_t now = clock_.now_ns();
   if (job.stale) {
     counters_.stale_moves++;
-    return Status(Code::kCancelled, "the object changed meanwhile");
+    return status_of(Code::kCancelled, [] { return std::string("the object changed meanwhile"); });
   }
   if (!usable_[job.to]) return gone(catalogue_.info(job.to).name);
   if (job.kind == JobKind::kPut) {
-    if (record.pins > 0) return Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end");
+    if (record.pins > 0) return in_the_way("the object is pinned; unpin it, or let the lease end");
     put_in_place(job.handle, job.version, job.to, job.destination);
     return Status::ok();
   }
   if (record.pins > 0 && !job.keep_source) {
     counters_.pinned_moves++;
-    return Status(Code::kBusy, "the object was pinned while it moved");
+    return in_the_way("the object was pinned while it moved");
   }
   if (!job.keep_source) drop_copy(job.handle, job.from, NEOTIER_REMOVED);
   // A record has room for two copies: the one that was not read from makes way.
   while (record.tier(1) != kNoTier) {
-    if (record.pins > 0) return Status(Code::kBusy, "the object is pinned, and has two copies already");
+    if (record.pins > 0) return in_the_way("the object is pinned, and has two copies already");
     drop_copy(job.handle, record.tier(record.tier(0) == job.from ? 1 : 0), NEOTIER_REMOVED);
   }
   catalogue_.insert_copy(job.handle, job.to, job.destination, now, job.cls != MoveClass::kDemand);
+  // What is known of it may have changed on the way.
+  if (const Note note = record.note(); note != 0) catalogue_.tier(job.to).describe(job.destination, note);
   record.moved_ms = static_cast<uint32_t>(now / 1000000);
   counters_.moves++;
   counters_.moved_bytes += job.bytes;
@@ -373,15 +477,17 @@ void Mover::end(Job* job, const Status& given) {
     // A put that failed leaves no trace of an object that was not there before.
     if (!record.has_copy()) {
       catalogue_.forget(job->handle);
-    } else if (!status.is_ok() && status.code() == Code::kFull && job->reason == Reason::kDemotion &&
-               record.recompute != 0 && record.pins == 0 && record.tier(1) == kNoTier) {
-      // Below there is no room either: what can be made anew goes.
+    } else if (!status.is_ok() && status.code() == Code::kFull && job->reason == Reason::kDemotion && record.may_go() &&
+               record.pins == 0 && record.tier(1) == kNoTier) {
+      // Below there is no room either: what may go does.
       counters_.discards++;
       drop_copy(job->handle, record.tier(0), NEOTIER_EVICTED);
       catalogue_.forget(job->handle);
     }
   }
-  if (job->kind == JobKind::kMove || job->kind == JobKind::kRead) end_read(job->from, job->source);
+  if (job->readers) end_read(*job->readers, job->from, job->source);
+  if (job->from != kHost) uses_[job->from]--;
+  if (job->to != kHost) uses_[job->to]--;
   switch (status.code()) {
     case Code::kOk:
     case Code::kBusy:
@@ -393,27 +499,27 @@ void Mover::end(Job* job, const Status& given) {
     default:
       counters_.failed_moves++;
   }
-  for (const TicketRef& ticket : job->tickets) ticket->end(status);
+  while (Waiter* const waiter = job->waiters.front()) leave(waiter, status);
+  by_class_[static_cast<size_t>(job->cls)]--;
   jobs_.erase(job);
+  delete job;
 }
 
-void Mover::cancel(const Ticket& ticket) {
-  std::vector<Job*> alone;
-  for (const auto& [job, owned] : jobs_) {
-    const auto it =
-        std::find_if(job->tickets.begin(), job->tickets.end(), [&](const TicketRef& t) { return t.get() == &ticket; });
-    if (it == job->tickets.end()) continue;
-    if (job->tickets.size() > 1) {
+void Mover::cancel(Ticket& ticket) {
+  // Those that end leave the list, the others go to its end: each is looked at once.
+  for (size_t left = ticket.waiting.size(); left > 0 && !ticket.waiting.empty(); left--) {
+    visits_++;
+    Waiter* const waiter = ticket.waiting.pop_front();
+    ticket.waiting.push_back(waiter);
+    Job* const job = waiter->job;
+    if (job->waiters.size() > 1) {
       // Others wait for the same move: it goes on without this one.
-      const TicketRef mine = *it;
-      job->tickets.erase(it);
       counters_.cancels++;
-      mine->end(Status(Code::kCancelled, "cancelled"));
+      leave(waiter, Status(Code::kCancelled, "cancelled"));
     } else {
-      alone.push_back(job);
+      cancel_job(job);
     }
   }
-  for (Job* job : alone) cancel_job(job);
 }
 
 void Mover::make_stale(Handle handle) {
@@ -424,43 +530,36 @@ void Mover::make_stale(Handle handle) {
 }
 
 void Mover::tier_failed(TierId tier) {
-  std::vector<Job*> affected;
-  for (const auto& [job, owned] : jobs_) {
-    if (job->from == tier || job->to == tier) affected.push_back(job);
-  }
-  for (Job* job : affected) {
+  for (size_t left = jobs_.size(); left > 0 && !jobs_.empty(); left--) {
+    visits_++;
+    Job* const job = jobs_.pop_front();
+    jobs_.push_back(job);
+    if (job->from != tier && job->to != tier) continue;
     if (job->error.is_ok()) job->error = gone(catalogue_.info(tier).name);
     cancel_job(job);
   }
 }
 
-size_t Mover::queued(MoveClass cls) const {
-  return static_cast<size_t>(
-      std::count_if(jobs_.begin(), jobs_.end(), [cls](const auto& entry) { return entry.first->cls == cls; }));
-}
-
 void Mover::cancel_job(Job* job) {
+  visits_++;
   job->cancelled = true;
-  if (job->kind == JobKind::kPut || job->kind == JobKind::kMove) {
-    auto& waiting = rooms_[job->to];
-    if (const auto it = std::find(waiting.begin(), waiting.end(), job); it != waiting.end()) {
-      waiting.erase(it);
-      return end(job, job->error.is_ok() ? Status(Code::kCancelled, "cancelled") : job->error);
-    }
+  if (job->in_room) {
+    rooms_[job->to].erase(job);
+    job->in_room = false;
+    return end(job, job->error.is_ok() ? Status(Code::kCancelled, "cancelled") : job->error);
   }
   dequeue(job);
   if (job->chunks == 0) return job_progressed(job);
-  for (const auto& chunk : chunks_) {
-    if (chunk->job == job && chunk->submitted) catalogue_.tier(chunk->at).cancel(chunk->transfer);
+  for (Chunk* chunk = job->first_chunk; chunk; chunk = chunk->next_of_job) {
+    if (chunk->submitted) catalogue_.tier(chunk->at).cancel(chunk->transfer);
   }
 }
 
 void Mover::shut_down() {
-  std::vector<Job*> all;
-  for (const auto& [job, owned] : jobs_) all.push_back(job);
-  for (Job* job : all) {
-    // Ending one may have ended others (rooms, discards).
-    if (jobs_.count(job)) cancel_job(job);
+  for (size_t left = jobs_.size(); left > 0 && !jobs_.empty(); left--) {
+    Job* const job = jobs_.pop_front();
+    jobs_.push_back(job);
+    cancel_job(job);
   }
   while (!jobs_.empty()) {
     step();

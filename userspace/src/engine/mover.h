@@ -13,39 +13,55 @@
 // Transfers between a tier and memory are the tiers' work; the mover's own thread only decides, and blocks on nothing
 // but its wake-up.
 //
+// Memory: what a job needs until its end is taken when it starts, and a job that finds none does not start. From then
+// on nothing is allocated but chunks, which are used again; so the thread that nobody calls cannot be ended by
+// bad_alloc.
+//
+// Costs: whatever is done to a job looks at that job, at the tickets that wait for it and at its chunks at tiers, not
+// at other jobs; but for a tier's failure, which looks at all once.
+//
 // Thread safety: none but of wake(); the engine's lock. Completions arrive from threads of tiers through a list of
 // their own.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "engine/catalogue.h"
 #include "engine/clock.h"
 #include "engine/counters.h"
 #include "engine/link.h"
+#include "engine/linked_list.h"
 #include "engine/planner.h"
 #include "engine/ticket.h"
 
 namespace neotier::engine {
+
+enum class JobKind : uint8_t;
 
 // What of a record changes with its bytes, at the same moment.
 struct Version {
   uint32_t bytes = 0;
   ObjectKind kind = ObjectKind::kPlain;
   uint64_t recompute_ns = 0;
+  bool discard = false;
+  Note note() const { return encode_note(kind, encode_cost(recompute_ns), discard); }
 };
+
+struct OfAll;
+struct OfJob;
+struct OfQueue;
 
 class Mover {
  public:
+  struct Job;  // mover_job.h
+
   Mover(Catalogue& catalogue, Links& links, Planner& planner, Usable& usable, Counters& counters, const Clock& clock,
         const Knobs& knobs);
   // Nothing may be under way: shut_down() first.
@@ -60,10 +76,11 @@ class Mover {
   // The same, the bytes having been written already by the caller to an extent that reserve() gave.
   // The object is held against all others from before the caller writes until after: hold() and let_go().
   void put_in_place(Handle handle, const Version& version, TierId to, Extent extent);
-  void hold(Handle handle);
+  // hold(): false where there is no memory for it.
+  bool hold(Handle handle);
   void let_go(Handle handle);
   // Room for it without waiting, evicting only what costs no transfer; kNoExtent where that is not possible.
-  Extent reserve(Handle handle, uint32_t bytes, TierId to);
+  Extent reserve(Handle handle, const Version& version, TierId to);
   // Copies bytes out. `into` must stay until the ticket ends.
   void read(Handle handle, uint64_t offset, std::byte* into, uint64_t bytes, const TicketRef& ticket);
   void flush(TierId tier, const TicketRef& ticket);
@@ -72,11 +89,16 @@ class Mover {
   void retire(TierId tier, Extent extent, uint64_t bytes);
 
   // Readers outside the lock hold the extent between these.
-  void begin_read(TierId tier, Extent extent) { readers_[{tier, extent}].count++; }
+  void begin_read(TierId tier, Extent extent) { (void)reading(tier, extent); }
   void end_read(TierId tier, Extent extent);
+  // The same for who writes to an extent that nobody else knows yet.
+  void begin_write(TierId tier) { uses_[tier]++; }
+  void end_write(TierId tier) { uses_[tier]--; }
+  // Whether anybody reads or writes the tier's memory, or may: jobs, and those between the calls above.
+  bool in_use(TierId tier) const { return uses_[tier] > 0; }
 
   // Ends what only this ticket waits for, as early as may be.
-  void cancel(const Ticket& ticket);
+  void cancel(Ticket& ticket);
   // Throws the object's job away, if it has one.
   void make_stale(Handle handle);
   bool busy(Handle handle) const { return moving_.count(handle) != 0; }
@@ -89,7 +111,9 @@ class Mover {
   void carry_out(const std::vector<Planned>& plan, MoveClass cls);
   uint64_t leaving_bytes(TierId tier) const { return leaving_bytes_[tier]; }
   size_t jobs() const { return jobs_.size(); }
-  size_t queued(MoveClass cls) const;
+  size_t queued(MoveClass cls) const { return by_class_[static_cast<size_t>(cls)]; }
+  // Jobs and waits for jobs that were looked at so far: what an operation costs, without a clock.
+  uint64_t visits() const { return visits_; }
   // Cancels everything and waits for what the tiers still have. Afterwards every ticket has ended.
   void shut_down();
   // A tier went out of service: what waits for it ends.
@@ -103,11 +127,11 @@ class Mover {
   void wake();
 
  private:
-  struct Job;
   struct Chunk;
+  using Queue = LinkedList<Job, OfQueue>;
   struct LinkQueue {
     TierId from = kNoTier, to = kNoTier;
-    std::array<std::deque<Job*>, kMoveClasses> waiting;
+    std::array<Queue, kMoveClasses> waiting;
     uint32_t demand_chunks = 0, background_chunks = 0;  // at the tiers now
     uint64_t last_demand_ns = 0;
   };
@@ -117,9 +141,20 @@ class Mover {
     uint64_t bytes = 0;    // where retired
   };
 
-  Job* start(Handle handle, TierId from, TierId to, MoveClass cls, const TicketRef& ticket);
+  // NULL where there is no memory for it; the ticket has its answer then. `source`: kNoExtent where it reads none.
+  Job* start(JobKind kind, Handle handle, TierId from, Extent source, TierId to, MoveClass cls,
+             const TicketRef& ticket);
+  Readers& reading(TierId tier, Extent extent);
+  void end_read(Readers& readers, TierId tier, Extent extent);
+  // The ticket waits for the job as well. False where there is no memory for that.
+  bool join(Job* job, const TicketRef& ticket);
+  void leave(Waiter* waiter, const Status& status);
   void end(Job* job, const Status& status);
   Status publish(Job& job);
+  // Of the tier itself; what is known of the object goes with it.
+  Result<Extent> allocate(TierId to, const Key& key, uint64_t bytes, Note note);
+  // Empty where there is no memory for them.
+  std::vector<Planned> victims_for(TierId tier, Handle handle, uint64_t bytes, MoveClass cls);
   void find_room(Job* job);
   void leave_waiting(Job* job);
   void count_leaving(Job* job);
@@ -140,8 +175,9 @@ class Mover {
   uint64_t dispatch();
   // Sends chunks of the queue's first jobs; false where more could not be sent now.
   bool dispatch_queue(LinkQueue& queue, MoveClass cls, uint64_t now_ns, uint64_t& wake_ns);
-  void send_chunk(LinkQueue& queue, Job& job, uint64_t now_ns);
-  Chunk& new_chunk();
+  void send_chunk(LinkQueue& queue, Job& job, Chunk& chunk, uint64_t now_ns);
+  // NULL where there is no memory for one.
+  Chunk* new_chunk();
   void submit(Chunk& chunk, TierId at, Op op, Extent extent, uint64_t offset, std::byte* memory);
   void submit_all();
 
@@ -153,10 +189,12 @@ class Mover {
   const Clock& clock_;
   const Knobs& knobs_;
 
-  std::unordered_map<Job*, std::unique_ptr<Job>> jobs_;
-  std::unordered_map<Handle, Job*> moving_;  // those that change the object's placement
-  std::map<std::pair<TierId, TierId>, LinkQueue> queues_;
-  std::array<std::deque<Job*>, kMaxTiers> rooms_;  // waiting for room
+  LinkedList<Job, OfAll> jobs_;  // owned
+  std::array<size_t, kMoveClasses> by_class_{};
+  std::unordered_map<Handle, Job*> moving_;                // those that change the object's placement
+  std::map<std::pair<TierId, TierId>, LinkQueue> queues_;  // of every pair from the beginning
+  std::array<Queue, kMaxTiers> rooms_;                     // waiting for room
+  uint64_t visits_ = 0;
   std::array<bool, kMaxTiers> room_changed_{};
   std::array<uint64_t, kMaxTiers> freed_{};          // how often something left, or failed to
   std::array<uint64_t, kMaxTiers> leaving_bytes_{};  // on the way out, or read by somebody for the last time
@@ -166,9 +204,13 @@ class Mover {
   std::array<bool, kMaxTiers> needs_poll_{};
   std::array<std::vector<Chunk*>, kMaxTiers> to_submit_;
   std::map<std::pair<TierId, Extent>, Readers> readers_;
+  std::array<uint64_t, kMaxTiers> uses_{};
 
   std::vector<std::unique_ptr<Chunk>> chunks_;
+  // All of them, and below, have room for every chunk there is.
   std::vector<Chunk*> free_chunks_;
+  std::vector<Transfer*> submitting_;
+  std::vector<std::pair<Chunk*, Status>> ended_;
 
   std::mutex completions_mutex_;
   std::condition_variable completed_;

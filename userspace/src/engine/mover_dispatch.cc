@@ -22,12 +22,7 @@ constexpr int kMostRounds = 16;
 
 }  // namespace
 
-Mover::LinkQueue& Mover::link_queue(TierId from, TierId to) {
-  LinkQueue& queue = queues_[{from, to}];
-  queue.from = from;
-  queue.to = to;
-  return queue;
-}
+Mover::LinkQueue& Mover::link_queue(TierId from, TierId to) { return queues_.find({from, to})->second; }
 
 void Mover::enqueue(Job* job) {
   job->queued = true;
@@ -38,41 +33,54 @@ void Mover::enqueue(Job* job) {
 
 void Mover::dequeue(Job* job) {
   if (!job->queued) return;
-  auto& waiting = link_queue(job->from, job->to).waiting[static_cast<size_t>(job->cls)];
-  waiting.erase(std::remove(waiting.begin(), waiting.end(), job), waiting.end());
+  // Once its last chunk is at a tier it waits no more, and is counted until it ends.
+  if (Queue::has(job)) link_queue(job->from, job->to).waiting[static_cast<size_t>(job->cls)].erase(job);
   job->queued = false;
   links_.at(job->from, job->to).unqueued(job->bytes);
 }
 
 void Mover::raise(Job* job, MoveClass cls) {
   if (cls >= job->cls) return;
-  if (!job->queued) {
-    job->cls = cls;
-    return;
-  }
-  auto& waiting = link_queue(job->from, job->to).waiting;
-  auto& old = waiting[static_cast<size_t>(job->cls)];
-  const auto it = std::find(old.begin(), old.end(), job);
-  if (it != old.end()) {
-    old.erase(it);
+  by_class_[static_cast<size_t>(job->cls)]--;
+  by_class_[static_cast<size_t>(cls)]++;
+  if (job->queued && Queue::has(job)) {
+    auto& waiting = link_queue(job->from, job->to).waiting;
+    waiting[static_cast<size_t>(job->cls)].erase(job);
     waiting[static_cast<size_t>(cls)].push_back(job);
   }
   job->cls = cls;
-  wake();
+  if (job->queued) wake();
 }
 
-Mover::Chunk& Mover::new_chunk() {
+Mover::Chunk* Mover::new_chunk() {
   if (free_chunks_.empty()) {
-    chunks_.push_back(std::make_unique<Chunk>());
-    Chunk* fresh = chunks_.back().get();
-    fresh->transfer.done = [this, fresh](Transfer&, Status status) {
-      std::lock_guard lock(completions_mutex_);
-      completions_.emplace_back(fresh, std::move(status));
-      completed_.notify_one();
-    };
-    free_chunks_.push_back(fresh);
+    // All the room that it can ever want is taken now: its end must not fail, in whatever thread it comes.
+    try {
+      auto fresh = std::make_unique<Chunk>();
+      fresh->transfer.done = [this, chunk = fresh.get()](Transfer&, Status status) {
+        std::lock_guard lock(completions_mutex_);
+        completions_.emplace_back(chunk, std::move(status));
+        completed_.notify_one();
+      };
+      const auto fit = [most = chunks_.size() + 1](auto& list) {
+        if (list.capacity() < most) list.reserve(std::max<size_t>(64, 2 * most));
+      };
+      fit(chunks_);
+      fit(free_chunks_);
+      fit(submitting_);
+      fit(ended_);
+      for (auto& list : to_submit_) fit(list);
+      {
+        std::lock_guard lock(completions_mutex_);
+        fit(completions_);
+      }
+      free_chunks_.push_back(fresh.get());
+      chunks_.push_back(std::move(fresh));
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
   }
-  Chunk& chunk = *free_chunks_.back();
+  Chunk* const chunk = free_chunks_.back();
   free_chunks_.pop_back();
   return chunk;
 }
@@ -89,22 +97,22 @@ void Mover::submit(Chunk& chunk, TierId at, Op op, Extent extent, uint64_t offse
 }
 
 void Mover::submit_all() {
-  std::vector<Transfer*> transfers;
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
     auto& chunks = to_submit_[id];
     if (chunks.empty()) continue;
-    transfers.clear();
-    for (Chunk* chunk : chunks) transfers.push_back(&chunk->transfer);
-    const size_t taken = catalogue_.tier(id).submit(transfers);
+    submitting_.clear();
+    for (Chunk* chunk : chunks) submitting_.push_back(&chunk->transfer);
+    const size_t taken = catalogue_.tier(id).submit(submitting_);
     for (size_t i = 0; i < taken; i++) chunks[i]->submitted = true;
     in_flight_[id] += static_cast<uint32_t>(taken);
     chunks.erase(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(taken));
   }
 }
 
-void Mover::send_chunk(LinkQueue& queue, Job& job, uint64_t now_ns) {
-  Chunk& chunk = new_chunk();
+void Mover::send_chunk(LinkQueue& queue, Job& job, Chunk& chunk, uint64_t now_ns) {
   chunk.job = &job;
+  chunk.next_of_job = job.first_chunk;
+  job.first_chunk = &chunk;
   chunk.offset = job.sent;
   chunk.bytes = std::min<uint64_t>(knobs_.chunk_bytes, job.bytes - job.sent);
   chunk.begun_ns = now_ns;
@@ -130,7 +138,7 @@ void Mover::send_chunk(LinkQueue& queue, Job& job, uint64_t now_ns) {
       chunk.at = job.from;
       in_flight_[job.from]++;
       std::lock_guard lock(completions_mutex_);
-      completions_.emplace_back(&chunk, Status(Code::kFull, "out of memory: no buffer to move an object through"));
+      completions_.emplace_back(&chunk, no_memory());
       return;
     }
   }
@@ -165,8 +173,8 @@ bool Mover::dispatch_queue(LinkQueue& queue, MoveClass cls, uint64_t now_ns, uin
     }
     link.set_limit(limit);
   }
-  while (!waiting.empty()) {
-    Job* job = waiting.front();
+  while (Job* const job = waiting.front()) {
+    bool ended = false;
     while (job->sent < job->bytes) {
       const uint64_t bytes = std::min<uint64_t>(knobs_.chunk_bytes, job->bytes - job->sent);
       if ((demand ? queue.demand_chunks : queue.background_chunks) >= depth) {
@@ -178,10 +186,20 @@ bool Mover::dispatch_queue(LinkQueue& queue, MoveClass cls, uint64_t now_ns, uin
         wake_ns = std::min(wake_ns, link.ready_ns(now_ns, bytes));
         return false;
       }
+      Chunk* const chunk = new_chunk();
+      if (!chunk) {
+        // Those that are at tiers come back; where there is none, nothing would ever wake this job.
+        job->held = true;
+        if (free_chunks_.size() < chunks_.size()) return false;
+        dequeue(job);
+        end(job, no_memory());
+        ended = true;
+        break;
+      }
       link.take(now_ns, bytes);
-      send_chunk(queue, *job, now_ns);
+      send_chunk(queue, *job, *chunk, now_ns);
     }
-    waiting.pop_front();
+    if (!ended) waiting.erase(job);
   }
   return true;
 }
@@ -227,6 +245,9 @@ void Mover::chunk_ended(Chunk& chunk, const Status& status) {
   if (!status.is_ok() && job->error.is_ok() && status.code() != Code::kCancelled) job->error = status;
   if (!status.is_ok() && status.code() == Code::kCancelled) job->cancelled = true;
   job->chunks--;
+  Chunk** at = &job->first_chunk;
+  while (*at != &chunk) at = &(*at)->next_of_job;
+  *at = chunk.next_of_job;
   chunk.job = nullptr;
   chunk.submitted = false;
   free_chunks_.push_back(&chunk);
@@ -255,10 +276,18 @@ bool Mover::read_elsewhere(Job* job) {
   for (int i = 0; i < 2; i++) {
     const TierId other = record.tier(i);
     if (other == kNoTier || other == job->from || !usable_[other]) continue;
-    end_read(job->from, job->source);
+    Readers* readers = nullptr;
+    try {
+      readers = &reading(other, record.extent[i]);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    end_read(*job->readers, job->from, job->source);
+    uses_[job->from]--;
+    uses_[other]++;
+    job->readers = readers;
     job->from = other;
     job->source = record.extent[i];
-    begin_read(other, job->source);
     job->sent = 0;
     job->error = Status::ok();
     job->cancelled = false;
@@ -271,12 +300,12 @@ bool Mover::read_elsewhere(Job* job) {
 }
 
 void Mover::take_completions() {
-  std::vector<std::pair<Chunk*, Status>> ended;
+  ended_.clear();
   {
     std::lock_guard lock(completions_mutex_);
-    ended.swap(completions_);
+    ended_.swap(completions_);
   }
-  for (auto& [chunk, status] : ended) chunk_ended(*chunk, status);
+  for (auto& [chunk, status] : ended_) chunk_ended(*chunk, status);
 }
 
 uint64_t Mover::step() {

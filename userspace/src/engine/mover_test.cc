@@ -96,6 +96,52 @@ TEST_F(MoverTest, ATicketThatIsOneOfTwoIsCancelledAlone) {
   EXPECT_EQ(rig.where(1), "ssd");
 }
 
+// A load has a ticket for each of its pieces: what one costs to cancel must not depend on how many others there are.
+TEST_F(MoverTest, ACancelLooksAtItsOwnJobsAlone) {
+  constexpr size_t kPieces = 2000;
+  ASSERT_TRUE(rig.put(1, kPieces, {.tier = "ssd"}));
+  ssd().hold();
+  std::vector<std::byte> into(kPieces);
+  std::vector<TicketRef> tickets;
+  for (size_t i = 0; i < kPieces; i++) {
+    tickets.push_back(std::make_shared<Ticket>());
+    rig.engine->get_async(make_key(1), i, {into.data() + i, 1}, tickets.back());
+  }
+  rig.engine->step();
+  const uint64_t before = rig.engine->mover().visits();
+  for (const TicketRef& ticket : tickets) rig.engine->cancel(ticket);
+  EXPECT_LE(rig.engine->mover().visits() - before, 3 * kPieces);
+  ssd().release();
+  for (const TicketRef& ticket : tickets) ASSERT_TRUE(rig.run(ticket));
+  EXPECT_EQ(tickets.back()->wait_ns(0).code(), Code::kCancelled);
+  EXPECT_EQ(rig.engine->status().jobs, 0u);
+  EXPECT_EQ(rig.engine->status().queued[0], 0u);
+}
+
+TEST_F(MoverTest, AKeyThatIsNamedTwiceIsCancelledOnce) {
+  ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "dram"}));
+  const Key keys[] = {make_key(1), make_key(1), make_key(1)};
+  ssd().hold();
+  const TicketRef ticket = rig.engine->move(keys, "ssd", MoveClass::kDemand);
+  EXPECT_EQ(ticket->progress().pending, 3u);
+  rig.engine->cancel(ticket);
+  ssd().release();
+  EXPECT_EQ(end(ticket), Code::kCancelled);
+  EXPECT_EQ(ticket->progress().failed, 3u);
+  EXPECT_EQ(rig.where(1), "dram");
+  // Another one who waits for the same has what he asked for.
+  ssd().hold();
+  const TicketRef mine = rig.engine->move(keys, "ssd", MoveClass::kDemand), other = move(1, "ssd");
+  const TicketRef again = rig.engine->move(keys, "ssd", MoveClass::kDemand);
+  rig.engine->cancel(mine);
+  EXPECT_EQ(mine->progress().failed, 3u);
+  ssd().release();
+  EXPECT_EQ(end(other), Code::kOk);
+  EXPECT_EQ(end(again), Code::kOk);
+  EXPECT_EQ(again->progress().done, 3u);
+  EXPECT_EQ(rig.where(1), "ssd");
+}
+
 TEST_F(MoverTest, AnObjectGoesOneWayAtATime) {
   ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "dram"}));
   ssd().hold();

@@ -20,17 +20,24 @@ size_t Pins::close_session(SessionId session) {
   return held;
 }
 
-Result<PinId> Pins::pin(SessionId session, Handle handle, uint64_t lease_ns, uint64_t now_ns) {
+Result<PinId> Pins::pin(SessionId session, Handle handle, TierId tier, uint64_t lease_ns, uint64_t now_ns) {
   const auto it = sessions_.find(session);
   if (it == sessions_.end()) return Status(Code::kInvalid, "no such session; it was closed");
   Record& record = catalogue_[handle];
   if (record.pins == UINT16_MAX) return Status(Code::kBusy, "the object has 65535 pins; unpin some");
   const PinId id = next_id_++;
-  const Pin pin{session, handle, lease_ns ? now_ns + lease_ns : UINT64_MAX};
-  if (pin.expires_ns != UINT64_MAX) leases_.emplace(pin.expires_ns, id);
-  pins_.emplace(id, pin);
-  it->second.insert(id);
+  const Pin pin{session, handle, lease_ns && lease_ns < UINT64_MAX - now_ns ? now_ns + lease_ns : UINT64_MAX, tier};
+  const auto made = pins_.emplace(id, pin).first;
+  try {
+    it->second.insert(id);
+    if (pin.expires_ns != UINT64_MAX) leases_.emplace(pin.expires_ns, id);
+  } catch (const std::bad_alloc&) {
+    it->second.erase(id);
+    pins_.erase(made);
+    throw;
+  }
   record.pins++;
+  at_tier_[tier]++;
   catalogue_.pinned_changed(handle);
   return id;
 }
@@ -63,6 +70,7 @@ void Pins::release(std::unordered_map<PinId, Pin>::iterator it) {
   sessions_[pin.session].erase(it->first);
   pins_.erase(it);
   catalogue_[pin.handle].pins--;
+  at_tier_[pin.tier]--;
   catalogue_.pinned_changed(pin.handle);
 }
 

@@ -24,14 +24,14 @@ bool Planner::leave(Handle handle, TierId from, uint64_t now_ns, Planned& planne
     if (record.tier(i) != kNoTier && record.tier(i) != from && usable_[record.tier(i)]) return true;
   }
   // With a copy on a tier that is out of service there is no place for a third one.
-  if (record.tier(1) != kNoTier) return record.recompute != 0;
+  if (record.tier(1) != kNoTier) return record.may_go();
   for (TierId to = static_cast<TierId>(from + 1); to < catalogue_.tiers(); to++) {
     if (!usable_[to] || catalogue_.info(to).capacity_bytes < record.bytes) continue;
     if (!worth_keeping_on(to, record) || !catalogue_.admits(to, handle, now_ns)) continue;
     planned.to = to;
     return true;
   }
-  return record.recompute != 0;
+  return record.may_go();
 }
 
 void Planner::make_room(TierId tier, Handle handle, uint64_t bytes, MoveClass cls, uint64_t now_ns,

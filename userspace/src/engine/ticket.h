@@ -8,11 +8,16 @@
 #include <memory>
 #include <mutex>
 
+#include "engine/linked_list.h"
 #include "engine/status.h"
 
 namespace neotier::engine {
 
-// Thread safety: all calls from any thread. Its lock is taken last and nothing is called under it.
+// One ticket's wait for one job of the mover's (mover_job.h).
+struct Waiter;
+struct OfTicket;
+
+// Thread safety: all calls from any thread, but for `waiting`. Its lock is taken last and nothing is called under it.
 class Ticket {
  public:
   struct Progress {
@@ -43,16 +48,20 @@ class Ticket {
     std::lock_guard lock(mutex_);
     progress_.pending++;
   }
-  void end(const Status& status) {
+  // Of so many of what it expects.
+  void end(const Status& status, uint32_t nr = 1) {
     std::lock_guard lock(mutex_);
-    progress_.pending--;
+    progress_.pending -= nr;
     if (status.is_ok()) {
-      progress_.done++;
+      progress_.done += nr;
     } else {
-      if (progress_.failed++ == 0) first_error_ = status;
+      if (progress_.failed == 0) first_error_ = status;
+      progress_.failed += nr;
     }
     if (progress_.pending == 0) changed_.notify_all();
   }
+  // For the mover, with the engine's lock: a cancel looks at the jobs of its ticket alone.
+  LinkedList<Waiter, OfTicket> waiting;
 
  private:
   mutable std::mutex mutex_;
