@@ -149,6 +149,7 @@ neotier_kv_load* neotier_kv_load_start(neotier_kv* kv, uint64_t session, const s
                                        size_t nr, void* const* into) {
   neotier_kv_load* started = nullptr;
   (void)guarded([&] {
+    if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
     std::vector<std::byte*> places(nr * kv->store.options().layers);
     for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<std::byte*>(into[i]);
     auto load = kv->store.load(session, keys_of(keys, nr), places);
@@ -178,6 +179,7 @@ void neotier_kv_load_free(neotier_kv_load* load) { delete load; }
 int neotier_kv_store(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr,
                      const void* const* from, uint32_t first_position, struct neotier_kv_stored* stored) {
   return guarded([&] {
+    if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
     std::vector<const std::byte*> places(nr * kv->store.options().layers);
     for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<const std::byte*>(from[i]);
     const auto result = kv->store.store(session, keys_of(keys, nr), places, first_position);

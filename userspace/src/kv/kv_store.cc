@@ -32,7 +32,7 @@ size_t KvStore::KeyHash::operator()(const Key& key) const {
 }
 
 KvStore::KvStore(engine::Engine& engine, const StoreOptions& options)
-    : engine_(engine), options_(options), clock_(options.clock ? *options.clock : steady_) {
+    : engine_(engine), options_(options), clock_(options.clock ? *options.clock : steady_), events_(options.events) {
   if (options_.layers == 0 || options_.layer_bytes == 0 || block_bytes() / options_.layers != options_.layer_bytes ||
       block_bytes() > UINT32_MAX)
     throw std::runtime_error(fmt::format("{} layers of {} bytes: a block has 1 .. {} bytes in 1 layer or more",
@@ -52,7 +52,7 @@ TenantId KvStore::tenant(const std::string& name, uint64_t quota_bytes) {
     tenants_[id].quota_bytes = quota_bytes;
     return id;
   }
-  tenants_.push_back({.name = name, .quota_bytes = quota_bytes, .used_bytes = 0, .order = {}});
+  tenants_.push_back({.name = name, .quota_bytes = quota_bytes, .used_bytes = 0, .held = {}, .idle = {}});
   return static_cast<TenantId>(tenants_.size() - 1);
 }
 
@@ -60,7 +60,7 @@ std::vector<TenantStatus> KvStore::tenants() const {
   std::lock_guard lock(mutex_);
   std::vector<TenantStatus> all;
   for (const Tenant& tenant : tenants_)
-    all.push_back({tenant.name, tenant.quota_bytes, tenant.used_bytes, tenant.order.size()});
+    all.push_back({tenant.name, tenant.quota_bytes, tenant.used_bytes, tenant.held.size() + tenant.idle.size()});
   return all;
 }
 
@@ -68,8 +68,14 @@ Result<SessionId> KvStore::open_session(TenantId tenant, uint64_t ttl_ms, bool r
   std::lock_guard lock(mutex_);
   if (tenant >= tenants_.size()) return Status(Code::kInvalid, "no such tenant; make it with tenant()");
   const SessionId id = next_session_++;
-  sessions_[id] = {
-      .tenant = tenant, .ttl_ms = ttl_ms, .used_ms = now_ms(), .remove_expired = remove_expired, .held = {}};
+  Session session{.tenant = tenant,
+                  .ttl_ms = ttl_ms,
+                  .used_ms = now_ms(),
+                  .remove_expired = remove_expired,
+                  .held = {},
+                  .deadline = {}};
+  if (ttl_ms > 0) session.deadline = deadlines_.emplace(deadline_of(session), id).first;
+  sessions_.emplace(id, std::move(session));
   return id;
 }
 
@@ -78,6 +84,7 @@ Status KvStore::close_session(SessionId session) {
   Session* found = find(session);
   if (!found) return no_session();
   release(*found, false);
+  if (found->ttl_ms > 0) deadlines_.erase(found->deadline);
   sessions_.erase(session);
   return {};
 }
@@ -96,13 +103,8 @@ void KvStore::follow_engine() {
     // It may have been stored again since.
     if (!engine_.lookup(event.key)) forget(event.key);
   }
-  events_.insert(events_.end(), taken_.begin(), taken_.end());
-  if (events_.size() > options_.events) {
-    const auto surplus = static_cast<ptrdiff_t>(events_.size() - options_.events);
-    events_.erase(events_.begin(), events_.begin() + surplus);
-    lost_events_ += static_cast<uint64_t>(surplus);
-  }
-  lost_events_ += lost;
+  for (const engine::ObjectEvent& event : taken_) events_.push(event.key, event.kind, event.tier);
+  lost_events_ += lost + (options_.events == 0 ? taken_.size() : 0);
   if (lost == 0) return;
   std::vector<Key> gone;
   for (const auto& [key, entry] : entries_) {
@@ -116,38 +118,77 @@ void KvStore::forget(const Key& key) {
   if (found == entries_.end()) return;
   Tenant& tenant = tenants_[found->second.tenant];
   tenant.used_bytes -= block_bytes();
-  tenant.order.erase(found->second.order);
+  order_of(found->second).erase(found->second.order);
   entries_.erase(found);
 }
 
+uint64_t KvStore::cost_at(uint64_t position) const {
+  uint64_t more = 0, cost = 0;
+  if (__builtin_mul_overflow(options_.recompute_per_position_ns, position, &more) ||
+      __builtin_add_overflow(options_.recompute_ns, more, &cost))
+    return UINT64_MAX;
+  return cost;
+}
+
 // A block that is in the engine: stored just now, or by a former process.
-KvStore::Entry& KvStore::adopt(const Key& key, TenantId tenant) {
-  const auto [at, fresh] = entries_.try_emplace(key);
-  if (fresh) {
-    Tenant& owner = tenants_[tenant];
-    owner.order.push_front(key);
-    owner.used_bytes += block_bytes();
-    at->second.tenant = tenant;
-    at->second.order = owner.order.begin();
-  }
-  return at->second;
+KvStore::Entry& KvStore::adopt(const Key& key, TenantId tenant, uint64_t position) {
+  if (const auto found = entries_.find(key); found != entries_.end()) return found->second;
+  Tenant& owner = tenants_[tenant];
+  std::list<Key> order(1, key);
+  Entry& entry = entries_[key];
+  owner.idle.splice(owner.idle.begin(), order);
+  owner.used_bytes += block_bytes();
+  entry.id = next_entry_++;
+  entry.tenant = tenant;
+  entry.order = owner.idle.begin();
+  // A medium of an older version, and whoever stored without a cost, kept none: what has none never makes room.
+  const Result<engine::ObjectInfo> info = engine_.lookup(key);
+  const uint64_t cost = cost_at(position);
+  if (info && info->recovered && info->recompute_ns == 0 && cost > 0)
+    (void)engine_.describe(key, engine::ObjectKind::kKv, cost);
+  return entry;
+}
+
+std::list<Key>& KvStore::order_of(const Entry& entry) {
+  Tenant& tenant = tenants_[entry.tenant];
+  return entry.sessions > 0 ? tenant.held : tenant.idle;
 }
 
 void KvStore::use(Entry& entry) {
   entry.uses++;
-  std::list<Key>& order = tenants_[entry.tenant].order;
+  std::list<Key>& order = order_of(entry);
   order.splice(order.begin(), order, entry.order);
 }
 
-void KvStore::hold(Session& session, std::span<const Key> keys) {
-  std::vector<Key> held;
+void KvStore::hold(Entry& entry) {
+  std::list<Key>& from = order_of(entry);
+  entry.sessions++;
+  std::list<Key>& to = order_of(entry);
+  if (&from != &to) to.splice(to.begin(), from, entry.order);
+}
+
+void KvStore::let_go(Entry& entry) {
+  std::list<Key>& from = order_of(entry);
+  entry.sessions--;
+  std::list<Key>& to = order_of(entry);
+  if (&from != &to) to.splice(to.begin(), from, entry.order);
+}
+
+KvStore::Entry* KvStore::held(const Held& held) {
+  const auto found = entries_.find(held.key);
+  return found == entries_.end() || found->second.id != held.entry ? nullptr : &found->second;
+}
+
+void KvStore::hold_all(Session& session, std::span<const Key> keys) {
+  std::vector<Held> held;
+  held.reserve(keys.size());
   // The first block of a prefix becomes the most recently used: without it the others are of no use.
   for (size_t i = keys.size(); i-- > 0;) {
     const auto found = entries_.find(keys[i]);
     if (found == entries_.end()) continue;
-    found->second.sessions++;
+    hold(found->second);
     use(found->second);
-    held.push_back(keys[i]);
+    held.push_back({keys[i], found->second.id});
   }
   release(session, false);
   session.held = std::move(held);
@@ -155,35 +196,44 @@ void KvStore::hold(Session& session, std::span<const Key> keys) {
 }
 
 void KvStore::release(Session& session, bool expired) {
-  for (const Key& key : session.held) {
-    const auto found = entries_.find(key);
-    if (found == entries_.end()) continue;
-    Entry& entry = found->second;
-    entry.sessions -= entry.sessions > 0;
-    if (!expired || entry.sessions > 0) continue;
+  for (const Held& one : session.held) {
+    Entry* const entry = held(one);
+    if (!entry) continue;
+    let_go(*entry);
+    if (!expired || entry->sessions > 0) continue;
     if (session.remove_expired) {
-      if (!engine_.remove(key)) continue;
+      if (!engine_.remove(one.key)) continue;
       counters_.expired_blocks++;
-      forget(key);
+      forget(one.key);
     } else {
-      std::list<Key>& order = tenants_[entry.tenant].order;
-      order.splice(order.end(), order, entry.order);
+      std::list<Key>& order = order_of(*entry);
+      order.splice(order.end(), order, entry->order);
     }
   }
   session.held.clear();
 }
 
+uint64_t KvStore::deadline_of(const Session& session) {
+  return session.ttl_ms > UINT64_MAX - session.used_ms ? UINT64_MAX : session.used_ms + session.ttl_ms;
+}
+
+// A session that is used keeps its place among the deadlines: only when that comes is it looked at, and put behind.
 void KvStore::expire() {
   const uint64_t now = now_ms();
-  for (auto at = sessions_.begin(); at != sessions_.end();) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    expiry_visits_++;
+    Deadlines::node_type place = deadlines_.extract(deadlines_.begin());
+    const auto at = sessions_.find(place.value().second);
+    if (at == sessions_.end()) continue;  // it could not be opened
     Session& session = at->second;
-    if (session.ttl_ms == 0 || now - session.used_ms < session.ttl_ms) {
-      ++at;
+    if (const uint64_t later = deadline_of(session); later > now) {
+      place.value().first = later;
+      session.deadline = deadlines_.insert(std::move(place)).position;
       continue;
     }
     release(session, true);
     counters_.expired_sessions++;
-    at = sessions_.erase(at);
+    sessions_.erase(at);
   }
 }
 
@@ -200,12 +250,12 @@ Result<size_t> KvStore::lookup(SessionId session, std::span<const Key> keys) {
   Session* asking = find(session);
   if (!asking) return no_session();
   const size_t found = engine_.lookup_prefix(keys);
-  for (const Key& key : keys.first(found)) {
-    Entry& entry = adopt(key, asking->tenant);
-    (void)engine_.touch(key);
-    write_out(key, entry);
+  for (size_t i = 0; i < found; i++) {
+    Entry& entry = adopt(keys[i], asking->tenant, i);
+    (void)engine_.touch(keys[i]);
+    write_out(keys[i], entry);
   }
-  hold(*asking, keys.first(found));
+  hold_all(*asking, keys.first(found));
   counters_.lookups++;
   counters_.lookup_blocks += keys.size();
   counters_.lookup_hits += found;
@@ -221,10 +271,11 @@ void KvStore::write_out(const Key& key, Entry& entry) {
 
 Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const Key> keys,
                                             std::span<std::byte* const> into) {
-  if (into.size() != keys.size() * options_.layers)
+  if (keys.size() > SIZE_MAX / options_.layers || into.size() != keys.size() * options_.layers)
     return Status(Code::kInvalid,
                   fmt::format("{} destinations for {} blocks of {} layers", into.size(), keys.size(), options_.layers));
-  std::unique_ptr<Load> load(new Load(*this, engine_.open_session(), options_.layers));
+  std::unique_ptr<Load> load(new Load(*this, options_.layers));
+  load->pins_ = engine_.open_session();
   {
     std::lock_guard lock(mutex_);
     follow_engine();
@@ -232,20 +283,21 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
     Session* asking = find(session);
     if (!asking) return no_session();
     while (load->blocks_ < keys.size() && engine_.pin(load->pins_, keys[load->blocks_], options_.lease_ms)) {
-      const Key& key = keys[load->blocks_++];
-      write_out(key, adopt(key, asking->tenant));
+      const size_t block = load->blocks_++;
+      write_out(keys[block], adopt(keys[block], asking->tenant, block));
     }
-    hold(*asking, keys.first(load->blocks_));
+    hold_all(*asking, keys.first(load->blocks_));
     counters_.loads++;
   }
   load->good_ = load->blocks_;
   // In the order in which a forward pass needs them.
   for (uint32_t layer = 0; layer < options_.layers; layer++) {
+    load->tickets_[layer].reserve(load->blocks_);
     for (size_t block = 0; block < load->blocks_; block++) {
-      auto ticket = std::make_shared<engine::Ticket>();
+      // Kept before it is used: the load waits for all that may still write to the caller's memory.
+      const engine::TicketRef& ticket = load->tickets_[layer].emplace_back(std::make_shared<engine::Ticket>());
       engine_.get_async(keys[block], layer * options_.layer_bytes,
                         {into[layer * keys.size() + block], options_.layer_bytes}, ticket);
-      load->tickets_[layer].push_back(std::move(ticket));
     }
   }
   return load;
@@ -254,7 +306,7 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
 StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::span<const std::byte* const> from,
                            uint32_t first_position) {
   StoreResult result;
-  if (from.size() != keys.size() * options_.layers) {
+  if (keys.size() > SIZE_MAX / options_.layers || from.size() != keys.size() * options_.layers) {
     result.status = Status(Code::kInvalid, fmt::format("{} sources for {} blocks of {} layers", from.size(),
                                                        keys.size(), options_.layers));
     return result;
@@ -263,7 +315,9 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
   size_t done = 0;
   for (; done < keys.size() && result.status.is_ok(); done++) {
     const Key& key = keys[done];
+    const uint64_t position = first_position + done;
     TenantId owner = kNoTenant;
+    uint64_t mine = 0;
     {
       std::lock_guard lock(mutex_);
       follow_engine();
@@ -275,7 +329,7 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
       }
       counters_.offered++;
       if (engine_.lookup(key)) {
-        (void)adopt(key, asking->tenant);
+        (void)adopt(key, asking->tenant, position);
         counters_.present++;
         result.present++;
         continue;
@@ -295,18 +349,21 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
       owner = asking->tenant;
       // Against its own quota before its bytes are written, so that callers at the same time cannot exceed it together.
       // And held, so that the blocks after it do not throw it out.
-      adopt(key, owner).sessions++;
-      asking->held.push_back(key);
+      asking->held.emplace_back();
+      Entry& entry = adopt(key, owner, position);
+      mine = entry.id;
+      asking->held.back() = {key, mine};
+      hold(entry);
     }
     for (uint32_t layer = 0; layer < options_.layers; layer++)
       std::memcpy(block.data() + layer * options_.layer_bytes, from[layer * keys.size() + done], options_.layer_bytes);
     engine::PutOptions put;
     put.kind = engine::ObjectKind::kKv;
-    put.recompute_ns = options_.recompute_ns + options_.recompute_per_position_ns * (first_position + done);
+    put.recompute_ns = cost_at(position);
     const Status status = engine_.put(key, block, put);
     std::lock_guard lock(mutex_);
     if (!status.is_ok() && status.code() != Code::kExists) {
-      forget(key);
+      give_up(session, {key, mine});
       counters_.no_room++;
       result.status = status;
       break;
@@ -314,12 +371,26 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
     counters_.stored++;
     result.stored++;
     // The engine may have been followed meanwhile, before the block was in it.
-    Entry& entry = adopt(key, owner);
+    Entry& entry = adopt(key, owner, position);
     if (options_.write == WritePolicy::kWriteThrough) write_out(key, entry);
   }
   std::lock_guard lock(mutex_);
-  if (Session* asking = find(session)) hold(*asking, keys.first(done));
+  if (Session* asking = find(session)) hold_all(*asking, keys.first(done));
   return result;
+}
+
+// A block that could not be stored is held by nobody, unless another session has brought it meanwhile.
+void KvStore::give_up(SessionId session, const Held& mine) {
+  Entry* const entry = held(mine);
+  if (Session* asking = find(session)) {
+    const auto at = std::find_if(asking->held.rbegin(), asking->held.rend(),
+                                 [&](const Held& one) { return one.entry == mine.entry; });
+    if (at != asking->held.rend()) {
+      asking->held.erase(std::next(at).base());
+      if (entry) let_go(*entry);
+    }
+  }
+  if (entry && entry->sessions == 0 && !engine_.lookup(mine.key)) forget(mine.key);
 }
 
 bool KvStore::pass_filter(const Key& key) {
@@ -344,13 +415,14 @@ bool KvStore::pass_filter(const Key& key) {
 // Its own least recently used blocks make room; those of sessions that live go last, and pinned ones stay.
 bool KvStore::make_quota_room(Tenant& tenant) {
   if (tenant.quota_bytes == 0) return true;
-  for (const bool spare : {true, false}) {
-    for (auto at = tenant.order.end();
-         at != tenant.order.begin() && tenant.used_bytes + block_bytes() > tenant.quota_bytes;) {
+  for (std::list<Key>* order : {&tenant.idle, &tenant.held}) {
+    for (auto at = order->end(); at != order->begin() && tenant.used_bytes + block_bytes() > tenant.quota_bytes;) {
       --at;
       const Key key = *at;
-      if (spare && entries_[key].sessions > 0) continue;
-      if (!engine_.remove(key)) continue;
+      const Status removed = engine_.remove(key);
+      // Held, it is on its way into the engine.
+      const bool gone = removed.code() == Code::kNotFound && order == &tenant.idle;
+      if (!removed && !gone) continue;
       ++at;
       forget(key);
       counters_.quota_evictions++;
@@ -362,16 +434,20 @@ bool KvStore::make_quota_room(Tenant& tenant) {
 uint64_t KvStore::take_events(size_t max, std::vector<StoreEvent>& out) {
   std::lock_guard lock(mutex_);
   follow_engine();
-  const size_t taken = std::min(max, events_.size());
-  for (size_t i = 0; i < taken; i++) {
-    const engine::ObjectEvent& event = events_[i];
+  std::vector<engine::ObjectEvent> taken;
+  lost_events_ += events_.take(max, taken);
+  for (const engine::ObjectEvent& event : taken) {
     out.push_back({event.key, event.kind,
                    event.kind != engine::EventKind::kForgotten && event.tier < tier_names_.size()
                        ? tier_names_[event.tier]
                        : ""});
   }
-  events_.erase(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(taken));
   return std::exchange(lost_events_, 0);
+}
+
+uint64_t KvStore::expiry_visits() const {
+  std::lock_guard lock(mutex_);
+  return expiry_visits_;
 }
 
 StoreCounters KvStore::counters() const {
@@ -384,15 +460,11 @@ Load::~Load() {
   for (const auto& layer : tickets_) {
     for (const engine::TicketRef& ticket : layer) (void)ticket->wait();
   }
-  store_.engine_.close_session(pins_);
+  if (pins_) store_.engine_.close_session(pins_);
 }
 
 void Load::cancel() {
-  for (const auto& layer : tickets_) {
-    for (const engine::TicketRef& ticket : layer) {
-      if (ticket->progress().pending > 0) store_.engine_.cancel(ticket);
-    }
-  }
+  for (const auto& layer : tickets_) store_.engine_.cancel(layer);
 }
 
 Status Load::wait_layer(uint32_t layer, uint64_t timeout_ms) {

@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -21,6 +22,7 @@
 
 #include "engine/clock.h"
 #include "engine/engine.h"
+#include "engine/events.h"
 
 namespace neotier::kv {
 
@@ -96,10 +98,10 @@ class Load {
 
  private:
   friend class KvStore;
-  Load(KvStore& store, engine::SessionId pins, uint32_t layers) : store_(store), pins_(pins), tickets_(layers) {}
+  Load(KvStore& store, uint32_t layers) : store_(store), tickets_(layers) {}
 
   KvStore& store_;
-  engine::SessionId pins_;
+  engine::SessionId pins_ = 0;
   size_t blocks_ = 0, good_ = 0;
   std::vector<std::vector<engine::TicketRef>> tickets_;  // [layer][block]
   std::vector<bool> waited_ = std::vector<bool>(tickets_.size());
@@ -143,15 +145,23 @@ class KvStore {
   // Appends up to `max` events, oldest first; returns how many are lost.
   uint64_t take_events(size_t max, std::vector<StoreEvent>& out);
   StoreCounters counters() const;
+  // Sessions that were looked at so far for whether their time is over: what that costs, without a clock.
+  uint64_t expiry_visits() const;
 
  private:
   friend class Load;
   struct Entry {
+    uint64_t id = 0;  // of this entry among all there ever were
     TenantId tenant = kNoTenant;
     uint32_t uses = 0;
     uint32_t sessions = 0;  // that hold it
     bool written = false;   // a durable copy was asked for
     std::list<engine::Key>::iterator order;
+  };
+  // A session's hold is of an entry, not of a key: what was forgotten and stored again since is not its own.
+  struct Held {
+    engine::Key key;
+    uint64_t entry = 0;
   };
   struct KeyHash {
     size_t operator()(const engine::Key& key) const;
@@ -159,24 +169,39 @@ class KvStore {
   struct Tenant {
     std::string name;
     uint64_t quota_bytes = 0, used_bytes = 0;
-    std::list<engine::Key> order;  // most recently used first
+    // Most recently used first: blocks that sessions hold, and the others. Room is looked for at the ends, so that it
+    // does not matter how many there are.
+    std::list<engine::Key> held, idle;
   };
+  // When a session's time is over at the earliest: it may have been used since.
+  using Deadlines = std::set<std::pair<uint64_t, SessionId>>;
   struct Session {
     TenantId tenant = 0;
     uint64_t ttl_ms = 0, used_ms = 0;
     bool remove_expired = false;
-    std::vector<engine::Key> held;
+    std::vector<Held> held;
+    Deadlines::iterator deadline;  // where ttl_ms is not 0
   };
 
   uint64_t now_ms() const { return clock_.now_ns() / 1000000; }
+  static uint64_t deadline_of(const Session& session);
+  uint64_t cost_at(uint64_t position) const;
   Session* find(SessionId session);
   void follow_engine();
   void expire();
   void forget(const engine::Key& key);
-  Entry& adopt(const engine::Key& key, TenantId tenant);
+  // `position`: of the block in its prefix.
+  Entry& adopt(const engine::Key& key, TenantId tenant, uint64_t position);
+  std::list<engine::Key>& order_of(const Entry& entry);
   void use(Entry& entry);
-  void hold(Session& session, std::span<const engine::Key> keys);
+  void hold(Entry& entry);
+  void let_go(Entry& entry);
+  // NULL where the session's hold is of nothing any more.
+  Entry* held(const Held& held);
+  // The session holds these from now on, and nothing else.
+  void hold_all(Session& session, std::span<const engine::Key> keys);
   void release(Session& session, bool expired);
+  void give_up(SessionId session, const Held& mine);
   bool make_quota_room(Tenant& tenant);
   bool pass_filter(const engine::Key& key);
   void write_out(const engine::Key& key, Entry& entry);
@@ -191,13 +216,15 @@ class KvStore {
   mutable std::mutex mutex_;
   std::vector<Tenant> tenants_;
   std::unordered_map<SessionId, Session> sessions_;
+  Deadlines deadlines_;
   SessionId next_session_ = 1;
+  uint64_t next_entry_ = 1, expiry_visits_ = 0;
   std::unordered_map<engine::Key, Entry, KeyHash> entries_;
   // Offers of blocks that are not stored, oldest at the back.
   std::list<std::pair<engine::Key, uint32_t>> offers_;
   std::unordered_map<engine::Key, std::list<std::pair<engine::Key, uint32_t>>::iterator, KeyHash> offer_of_;
   std::vector<engine::ObjectEvent> taken_;  // scratch
-  std::vector<engine::ObjectEvent> events_;
+  engine::EventRing events_;
   uint64_t lost_events_ = 0;
   StoreCounters counters_;
 };

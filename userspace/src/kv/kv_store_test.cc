@@ -11,6 +11,7 @@
 #include "engine/testing/fake_clock.h"
 #include "engine/testing/mem_tier.h"
 #include "engine/testing/pattern.h"
+#include "util/cpu_clock.h"
 
 namespace neotier::kv {
 namespace {
@@ -229,6 +230,70 @@ TEST(KvStore, WritePolicies) {
   }
 }
 
+// A tier that is full when the process ends takes what is new after the next start, also where its file kept no costs.
+TEST(KvStore, AFullTierTakesNewBlocksAfterARestart) {
+  StoreOptions options = small();
+  options.write = WritePolicy::kWriteThrough;
+  options.recompute_ns = 1000000000;
+  const auto settle = [](Rig& rig) {
+    for (int i = 0; i < 5000 && rig.engine->status().jobs > 0; i++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  for (const bool notes : {true, false}) {
+    const auto medium = std::make_shared<engine::MemMedium>();
+    {
+      Rig rig(options, 8, 64, medium);
+      for (uint64_t first = 0; first < 64; first += 4) {
+        rig.put(first, 4);
+        settle(rig);
+      }
+      ASSERT_TRUE(rig.engine->flush().is_ok());
+    }
+    ASSERT_EQ(medium->extents.size(), 64u);
+    if (!notes)
+      for (auto& [extent, kept] : medium->extents) kept.note = 0;
+    Rig rig(options, 8, 64, medium);
+    EXPECT_EQ(rig.found(0, 64), 64u);
+    EXPECT_GT(rig.engine->lookup(make_key(5))->recompute_ns, 0u);
+    for (uint64_t first = 1000; first < 1064; first += 4) {
+      EXPECT_EQ(rig.put(first, 4).stored, 4u) << notes;
+      settle(rig);
+    }
+    EXPECT_EQ(rig.store->counters().no_room, 0u);
+    size_t there = 0;
+    for (uint64_t key = 1000; key < 1064; key++) there += rig.engine->lookup(make_key(key)).is_ok();
+    EXPECT_GE(there, 56u) << notes;
+    EXPECT_EQ(rig.engine->status().counters.full_refusals, 0u) << notes;
+  }
+}
+
+// What the engine forgot and another session stored again is that session's.
+TEST(KvStore, ASessionLetsGoOfNothingButItsOwn) {
+  Rig rig;
+  const TenantId tight = rig.store->tenant("tight", 2 * kBlockBytes);
+  const SessionId a = *rig.store->open_session(tight, 0), b = *rig.store->open_session(tight, 0),
+                  c = *rig.store->open_session(tight, 0);
+  EXPECT_EQ(rig.put(1, 1, a).stored, 1u);
+  ASSERT_TRUE(rig.engine->remove(make_key(1)).is_ok());
+  rig.store->tick();
+  EXPECT_EQ(rig.put(1, 1, b).stored, 1u);
+  EXPECT_EQ(rig.put(2, 1, c).stored, 1u);
+  EXPECT_EQ(rig.found(7, 1, a), 0u) << "holds nothing now";
+  ASSERT_TRUE(rig.store->close_session(c).is_ok());
+  EXPECT_EQ(rig.put(3, 1, a).stored, 1u);
+  EXPECT_TRUE(rig.engine->lookup(make_key(1))) << "session b holds it";
+  EXPECT_FALSE(rig.engine->lookup(make_key(2))) << "nobody does";
+}
+
+TEST(KvStore, ABlockThatFoundNoRoomIsHeldByNobody) {
+  Rig rig(small(), 2, 2);
+  rig.fast->lose();
+  rig.slow->lose();
+  EXPECT_EQ(rig.put(1, 2).stored, 0u);
+  EXPECT_EQ(rig.of("t").blocks, 0u);
+  EXPECT_EQ(rig.of("t").used_bytes, 0u);
+}
+
 TEST(KvStore, AQuotaIsKeptByTheTenantsOwnBlocks) {
   Rig rig;
   const TenantId small_one = rig.store->tenant("small", 4 * kBlockBytes);
@@ -280,6 +345,58 @@ TEST(KvStore, SessionsExpire) {
   EXPECT_EQ(rig.store->lookup(brief, block_keys(0, 1)).status().code(), Code::kNotFound);
   EXPECT_EQ(rig.store->close_session(brief).code(), Code::kNotFound);
   EXPECT_TRUE(rig.store->close_session(other).is_ok());
+}
+
+// Neither sessions that live nor events that nobody takes cost who stores and looks up.
+TEST(KvStore, SessionsThatLiveAreNotLookedAt) {
+  Rig rig;
+  rig.put(0, 4);
+  std::vector<SessionId> sessions;
+  for (int i = 0; i < 5000; i++) sessions.push_back(*rig.store->open_session(rig.tenant, 1000));
+  for (int i = 0; i < 100; i++) EXPECT_EQ(rig.found(0, 4), 4u);
+  EXPECT_EQ(rig.store->expiry_visits(), 0u);
+  // Each that was used has one look when its first deadline comes, whatever was done with it.
+  rig.clock.advance_ms(900);
+  for (int i = 0; i < 100; i++) {
+    for (int k = 0; k < 5; k++) EXPECT_EQ(rig.found(0, 4, sessions[i]), 4u);
+  }
+  rig.clock.advance_ms(200);
+  rig.store->tick();
+  EXPECT_EQ(rig.store->expiry_visits(), 5000u);
+  EXPECT_EQ(rig.store->counters().expired_sessions, 4900u);
+  rig.clock.advance_ms(1000);
+  rig.store->tick();
+  EXPECT_EQ(rig.store->expiry_visits(), 5100u);
+  EXPECT_EQ(rig.store->counters().expired_sessions, 5000u);
+}
+
+TEST(KvStore, UnreadEventsCostNothing) {
+  StoreOptions options = small();
+  options.events = 1 << 16;
+  Rig rig(options);
+  const std::vector<std::byte> block(kBlockBytes);
+  // Processor time of two thousand looks at the engine, each of which finds something new: three thousand events.
+  const auto cost = [&] {
+    const double before = cpu_seconds();
+    for (int i = 0; i < 1000; i++) {
+      EXPECT_TRUE(rig.engine->put(make_key(1), block));
+      rig.store->tick();
+      EXPECT_TRUE(rig.engine->remove(make_key(1)));
+      rig.store->tick();
+    }
+    return cpu_seconds() - before;
+  };
+  std::vector<double> full, empty;
+  for (int i = 0; i < 23; i++) (void)cost();
+  for (int i = 0; i < 5; i++) full.push_back(cost());
+  std::vector<StoreEvent> events;
+  EXPECT_GT(rig.store->take_events(SIZE_MAX, events), 0u) << "as many as it keeps were there";
+  for (int i = 0; i < 5; i++) {
+    empty.push_back(cost());
+    events.clear();
+    (void)rig.store->take_events(SIZE_MAX, events);
+  }
+  EXPECT_LT(*std::min_element(full.begin(), full.end()), 4 * *std::min_element(empty.begin(), empty.end()));
 }
 
 TEST(KvStore, ABlockThatFailsIsComputedAnew) {
