@@ -117,15 +117,16 @@ int neotier_client_ping(neotier_client* client) {
 int neotier_client_put(neotier_client* client, const struct neotier_object_key* key, const void* data, uint64_t bytes,
                        const struct neotier_put_options* options) {
   const neotier_put_options own = taken(options);
-  return request(client, Operation::kPut,
-                 [&](Writer& out) {
-                   write_key(out, key);
-                   out.number(own.kind);
-                   out.number(own.recompute_ns);
-                   out.number(uint32_t{own.replace != 0});
-                   out.text(own.tier ? own.tier : "");
-                 },
-                 nothing, {static_cast<const std::byte*>(data), bytes});
+  return request(
+      client, Operation::kPut,
+      [&](Writer& out) {
+        write_key(out, key);
+        out.number(own.kind);
+        out.number(own.recompute_ns);
+        out.number((own.replace ? neotier::daemon::kReplace : 0) | (own.discard ? neotier::daemon::kDiscard : 0));
+        out.text(own.tier ? own.tier : "");
+      },
+      nothing, {static_cast<const std::byte*>(data), bytes});
 }
 
 int neotier_client_get(neotier_client* client, const struct neotier_object_key* key, uint64_t offset, void* into,

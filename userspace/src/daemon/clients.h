@@ -12,12 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "daemon/held_pins.h"
+#include "daemon/workers.h"
+
 namespace neotier::daemon {
 
 // name, help. Names become neotier_daemon_NAME_total.
 #define NEOTIER_DAEMON_COUNTERS(X)                                                    \
   X(connections, "clients that connected")                                            \
-  X(refused_connections, "clients turned away because there were max_clients")        \
+  X(refused_connections, "clients turned away because there were as many as may be")  \
   X(requests, "requests carried out")                                                 \
   X(request_errors, "requests that ended with an error")                              \
   X(limited_requests, "requests refused because of a limit of the client's")          \
@@ -49,11 +52,22 @@ struct ClientStatus {
   uint64_t pins = 0, pinned_bytes = 0, objects_in_flight = 0;
 };
 
+// All clients of one user: what one connection may not, a hundred of them may not either.
+struct User {
+  WorkGroup slow, quick;
+  HeldPins pins;
+  // The loop's own.
+  uint32_t connections = 0;
+  uint64_t in_flight_bytes = 0;
+};
+
 class Client {
  public:
-  Client(uint64_t number, Peer from, uint64_t now_ns) : id(number), peer(from), connected_ns(now_ns) {}
+  Client(uint64_t number, Peer from, std::shared_ptr<User> of, uint64_t now_ns)
+      : id(number), peer(from), user(std::move(of)), connected_ns(now_ns) {}
   const uint64_t id;
   const Peer peer;
+  const std::shared_ptr<User> user;
   const uint64_t connected_ns;
   std::atomic<uint64_t> requests{0}, received_bytes{0}, sent_bytes{0}, pins{0}, pinned_bytes{0}, objects_in_flight{0};
 
@@ -74,9 +88,9 @@ class Client {
 // Thread safety: all calls from any thread.
 class Clients {
  public:
-  std::shared_ptr<Client> add(Peer peer, uint64_t now_ns) {
+  std::shared_ptr<Client> add(Peer peer, std::shared_ptr<User> user, uint64_t now_ns) {
     std::lock_guard lock(mutex_);
-    auto client = std::make_shared<Client>(++last_, peer, now_ns);
+    auto client = std::make_shared<Client>(++last_, peer, std::move(user), now_ns);
     clients_.emplace(client->id, client);
     return client;
   }

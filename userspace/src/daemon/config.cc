@@ -152,13 +152,12 @@ bool plain_name(const std::string& text) {
 }
 
 // One [[tier]] as make_tiers() takes it.
-std::string tier_words(Table tier) {
+std::string tier_words(Table tier, uint64_t& bytes) {
   std::string name, kind;
   tier.word("kind", kind, {"dram", "cxl", "gpu", "ssd"});
   const toml::node* has_kind = tier.table().get("kind");
   if (!has_kind) tier.missing("kind", "dram, cxl, gpu or ssd");
   tier.text("name", name, "1 to 31 letters, digits, '-' or '_', not 'host'", plain_name);
-  uint64_t bytes = 0;
   tier.size("size", bytes, 1 << 20, uint64_t{1} << 43);
   if (!tier.table().get("size")) tier.missing("size", "a size, as \"8G\"");
   std::string words = fmt::format("{}/{}={}", name.empty() ? kind : name, kind, bytes);
@@ -218,14 +217,20 @@ void read_tiers(const toml::table& file, Config& config, Errors& errors) {
         fmt::format("expected one table for each tier, fastest first, found {}", node ? found(*node) : "nothing"));
     return;
   }
+  uint64_t all = 0;
   for (size_t i = 0; i < tiers->size(); i++) {
     const toml::node& one = *tiers->get(i);
     if (!one.is_table()) {
       errors.add(one.source(), "[[tier]]", fmt::format("expected a table, found {}", found(one)));
       continue;
     }
-    config.tiers += (i ? "," : "") + tier_words(Table(*one.as_table(), "[[tier]]", errors));
+    uint64_t bytes = 0;
+    config.tiers += (i ? "," : "") + tier_words(Table(*one.as_table(), "[[tier]]", errors), bytes);
+    all += bytes;
   }
+  // Of what there is: a client, or all of a user's, cannot hold it against the others.
+  config.limits.pinned_bytes = all / 8;
+  config.limits.user_pinned_bytes = all / 2;
 }
 
 void read_engine(Table engine, Config& config, Errors& errors) {
@@ -239,6 +244,9 @@ void read_engine(Table engine, Config& config, Errors& errors) {
   engine.share("low_watermark", knobs.low_watermark, 1);
   engine.share("background_share", knobs.background_share, 1);
   engine.boolean("write_back", knobs.write_back);
+  // Clients that share a budget must not be able to fill it for good.
+  config.engine.discard = true;
+  engine.boolean("discard", config.engine.discard);
   if (knobs.low_watermark > knobs.high_watermark) {
     const toml::node* low = engine.table().get("low_watermark");
     errors.add(
@@ -265,6 +273,7 @@ void read_socket(Table socket, Config& config, Errors& errors) {
               [](const std::string& text) { return !text.empty(); });
   Limits& limits = config.limits;
   socket.integer("max_clients", limits.max_clients, 1, 4096);
+  socket.integer("user_clients", limits.user_clients, 0, 4096);
   socket.size("max_message", limits.max_message, 64 << 10, uint64_t{2} << 30);
   socket.size("in_flight_bytes", limits.in_flight_bytes, 64 << 10, uint64_t{1} << 40);
   socket.integer("message_timeout_s", limits.message_timeout_s, 1, 3600);
@@ -282,6 +291,7 @@ void read_socket(Table socket, Config& config, Errors& errors) {
 void read_client(Table client, Config& config) {
   Limits& limits = config.limits;
   client.size("pinned_bytes", limits.pinned_bytes, 0, INT64_MAX);
+  client.size("user_pinned_bytes", limits.user_pinned_bytes, 0, INT64_MAX);
   client.integer("pins", limits.pins, 0, UINT32_MAX);
   client.integer("objects_in_flight", limits.objects_in_flight, 1, UINT32_MAX);
   client.integer("max_lease_ms", limits.max_lease_ms, 0, INT64_MAX / 1000000);
@@ -415,6 +425,7 @@ std::vector<std::string> keep_fixed(const Config& before, Config& after) {
   keep("[engine].low_watermark", before.engine.knobs.low_watermark, e.knobs.low_watermark);
   keep("[engine].background_share", before.engine.knobs.background_share, e.knobs.background_share);
   keep("[engine].write_back", before.engine.knobs.write_back, e.knobs.write_back);
+  keep("[engine].discard", before.engine.discard, e.discard);
   keep("[socket].path", before.socket_path, after.socket_path);
   keep("[socket].workers", before.workers, after.workers);
   keep("[metrics].listen", before.metrics_host, after.metrics_host);

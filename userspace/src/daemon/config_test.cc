@@ -68,6 +68,18 @@ TEST(Config, Values) {
   EXPECT_EQ(found, wanted);
 }
 
+// Nobody has to set a limit for one client not to starve the others.
+TEST(Config, DefaultsLeaveSomethingToOthers) {
+  const Config config = parse_config(kTier, "f");
+  EXPECT_EQ(config.limits.pinned_bytes, 8u << 20);
+  EXPECT_EQ(config.limits.user_pinned_bytes, 32u << 20);
+  EXPECT_GT(config.limits.max_lease_ms, 0u);
+  EXPECT_LT(config.limits.most_of_a_user(), config.limits.max_clients);
+  EXPECT_TRUE(config.engine.discard);
+  EXPECT_FALSE(parse_config(kTier + "[engine]\ndiscard = false\n", "f").engine.discard);
+  EXPECT_EQ(parse_config(kTier + "[client]\npinned_bytes = \"1M\"\n", "f").limits.pinned_bytes, 1u << 20);
+}
+
 struct Wrong {
   const char* text;   // after one good tier, which is lines 1 to 3
   const char* error;  // its beginning

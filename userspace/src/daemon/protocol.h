@@ -18,8 +18,9 @@ inline constexpr uint32_t kProtocol = 1;
 inline constexpr char kMagic[8] = {'N', 'E', 'O', 'T', 'I', 'E', 'R', 'D'};
 inline constexpr size_t kHeaderBytes = 16;
 inline constexpr size_t kKeyBytes = 16;
-inline constexpr size_t kMaxName = 63;       // of a client, of a tier
-inline constexpr size_t kFixedBytes = 4096;  // of a body, beside an object's bytes or a list of keys
+inline constexpr size_t kMaxName = 63;                 // of a client, of a tier
+inline constexpr size_t kFixedBytes = 4096;            // of a body, beside an object's bytes or a list of keys
+inline constexpr uint32_t kReplace = 1, kDiscard = 2;  // flags of a put
 
 enum class Operation : uint16_t {
   kHello = 1,

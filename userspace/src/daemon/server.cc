@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kListening = 0, kEvent = UINT64_MAX;  // of epoll; clients' numbers are between
 constexpr uint64_t kFree = 64 << 10;                     // of a request: takes no room
-constexpr size_t kMostAtOnce = 1 << 20;                  // bytes of one client before it is another's turn
+constexpr size_t kMostAtOnce = 256 << 10;                // bytes of one client before it is another's turn
 constexpr int kTicketMs = 2;                             // between two looks at tickets
 constexpr uint64_t kSecond = 1000000000;
 
@@ -42,14 +42,17 @@ Server::Server(Service service, Clients& clients, Limits limits, uint32_t worker
   if (epoll_ < 0 || event_ < 0) throw std::runtime_error(fmt::format("epoll: {}", std::strerror(errno)));
   add(epoll_, listening_, kListening, EPOLLIN);
   add(epoll_, event_, kEvent, EPOLLIN);
-  workers_ = std::make_unique<Workers>(workers);
+  const auto carry = [this](Work& work) { carry_out(static_cast<Connection&>(work)); };
+  slow_ = std::make_unique<Workers>(workers, carry);
+  quick_ = std::make_unique<Workers>(1, carry);
 }
 
 Server::~Server() {
-  workers_.reset();
+  slow_.reset();
+  quick_.reset();
   for (auto& [id, connection] : connections_) {
-    connection->session->abandon(connection->outcome.ticket);
-    close(connection->fd);
+    if (connection->session) connection->session->abandon(connection->outcome.ticket);
+    if (connection->fd >= 0) close(connection->fd);
     clients_.remove(id);
   }
   connections_.clear();
@@ -95,8 +98,8 @@ void Server::run(uint64_t drain_ns) {
         (void)!read(event_, &count, sizeof count);
       } else if (id == kListening) {
         if (!draining_) accept_clients(now);
-      } else if (const auto it = connections_.find(id); it != connections_.end()) {
-        ready(*it->second, events[i].events, now);
+      } else {
+        give_turn(id, [&](Connection& c) { ready(c, events[i].events, now); });
       }
     }
     work_is_done(now);
@@ -113,6 +116,19 @@ void Server::run(uint64_t drain_ns) {
     }
     if (draining_ && (connections_.empty() || now >= give_up_ns)) return;
     if (draining_) next_deadline_ns_ = std::min(next_deadline_ns_, give_up_ns);
+  }
+}
+
+template <typename Turn>
+void Server::give_turn(uint64_t id, Turn turn) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  try {
+    turn(*at->second);
+  } catch (const std::bad_alloc&) {
+    service_.counters.request_errors++;
+    const auto still = connections_.find(id);
+    if (still != connections_.end() && still->second->phase != Phase::kRunning) close_connection(*still->second);
   }
 }
 
@@ -135,31 +151,52 @@ void Server::accept_clients(uint64_t now_ns) {
       }
       return;
     }
-    const Limits now = limits();
-    if (connections_.size() >= now.max_clients) {
-      turn_away(
-          fd, fmt::format("{} clients are connected already ([socket].max_clients); try again later", now.max_clients));
-      continue;
+    try {
+      accept_client(fd, now_ns);
+    } catch (const std::bad_alloc&) {
+      service_.counters.refused_connections++;
+      close(fd);
     }
-    ucred from{};
-    socklen_t size = sizeof from;
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &from, &size);
-    auto c = std::make_unique<Connection>();
-    c->fd = fd;
-    c->client = clients_.add({from.pid, from.uid, from.gid}, now_ns);
-    c->session = std::make_unique<Session>(service_, now, c->client);
-    epoll_event event{};
-    event.data.u64 = c->client->id;
-    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
-      clients_.remove(c->client->id);
-      turn_away(fd, "neotierd can watch no further connection (fs.epoll.max_user_watches); try again later");
-      continue;
-    }
-    service_.counters.connections++;
-    Connection& kept = *connections_.emplace(c->client->id, std::move(c)).first->second;
-    watch(kept, EPOLLIN);
-    set_deadline(kept, now_ns, now.message_timeout_s);
   }
+}
+
+void Server::accept_client(int fd, uint64_t now_ns) {
+  const Limits now = limits();
+  if (connections_.size() >= now.max_clients)
+    return turn_away(
+        fd, fmt::format("{} clients are connected already ([socket].max_clients); try again later", now.max_clients));
+  ucred from{};
+  socklen_t size = sizeof from;
+  getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &from, &size);
+  std::shared_ptr<User>& user = users_[from.uid];
+  if (!user) user = std::make_shared<User>();
+  if (user->connections >= now.most_of_a_user())
+    return turn_away(fd, fmt::format("user {} has {} connections already ([socket].user_clients); try again later",
+                                     from.uid, user->connections));
+  auto c = std::make_unique<Connection>();
+  c->client = clients_.add({from.pid, from.uid, from.gid}, user, now_ns);
+  const uint64_t id = c->client->id;
+  try {
+    c->session = std::make_unique<Session>(service_, now, c->client);
+    if (ids_.capacity() <= connections_.size()) ids_.reserve(2 * connections_.size() + 16);
+    connections_.emplace(id, std::move(c));
+  } catch (const std::bad_alloc&) {
+    clients_.remove(id);
+    throw;
+  }
+  Connection& kept = *connections_.at(id);
+  kept.fd = fd;
+  user->connections++;
+  epoll_event event{};
+  event.data.u64 = id;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
+    kept.fd = -1;
+    forget(kept);
+    return turn_away(fd, "neotierd can watch no further connection (fs.epoll.max_user_watches); try again later");
+  }
+  service_.counters.connections++;
+  watch(kept, EPOLLIN);
+  set_deadline(kept, now_ns, now.message_timeout_s);
 }
 
 void Server::turn_away(int fd, const std::string& why) {
@@ -202,6 +239,8 @@ void Server::ready(Connection& c, uint32_t events, uint64_t now_ns) {
     case Phase::kRoomForReply:
     case Phase::kTicket:
       if (broken) close_connection(c);
+      return;
+    case Phase::kLeaving:
       return;
   }
 }
@@ -266,24 +305,34 @@ void Server::want_room(Connection& c, uint64_t bytes, Phase waiting, uint64_t no
   c.wanted = bytes;
   c.deadline_ns = UINT64_MAX;  // those who have room are bounded, so this is
   watch(c, 0);
-  waiting_.push_back(c.client->id);
+  waiting_.push_back(&c);
   grant_room(now_ns);
 }
 
 void Server::grant_room(uint64_t now_ns) {
-  const uint64_t most = limits().in_flight_bytes;
-  while (!waiting_.empty()) {
-    Connection& c = *connections_.at(waiting_.front());
+  const uint64_t most = limits().in_flight_bytes, of_a_user = most - most / 4;
+  using Waiting = engine::LinkedList<Connection, OfRoom>;
+  for (Connection* c = waiting_.front(); c;) {
     // A limit that was lowered meanwhile is no reason to wait for ever.
-    if (in_flight_ > 0 && in_flight_ + c.wanted > most) return;
-    waiting_.pop_front();
-    in_flight_ += c.wanted;
-    c.room = c.wanted;
-    if (c.phase == Phase::kRoomForBody) {
-      room_is_there(c, now_ns);
-    } else {
-      start(c);
+    if (in_flight_ > 0 && in_flight_ + c->wanted > most) return;
+    User& user = *c->client->user;
+    if (user.in_flight_bytes > 0 && user.in_flight_bytes + c->wanted > of_a_user) {
+      c = Waiting::after(c);  // others may have what is left
+      continue;
     }
+    waiting_.erase(c);
+    in_flight_ += c->wanted;
+    user.in_flight_bytes += c->wanted;
+    c->room = c->wanted;
+    give_turn(c->client->id, [&](Connection& now_its_turn) {
+      if (now_its_turn.phase == Phase::kRoomForBody) {
+        room_is_there(now_its_turn, now_ns);
+      } else {
+        start(now_its_turn, now_ns);
+      }
+    });
+    // Its turn may have changed the list.
+    c = waiting_.front();
   }
 }
 
@@ -308,59 +357,85 @@ void Server::body_is_there(Connection& c, uint64_t now_ns) {
   // What is more than it may ask for is refused without taking any.
   if (reply > kFree && reply <= c.session->limits().max_message)
     return want_room(c, reply, Phase::kRoomForReply, now_ns);
-  start(c);
+  start(c, now_ns);
 }
 
-void Server::start(Connection& c) {
+void Server::start(Connection& c, uint64_t now_ns) {
   c.phase = Phase::kRunning;
   c.deadline_ns = UINT64_MAX;
   watch(c, 0);
-  // The connection stays until work_is_done() has seen it.
-  workers_->hand_in([this, &c, id = c.client->id] {
+  const Session::Waits waits = Session::waits(c.header);
+  if (waits == Session::Waits::kNever) {
     c.outcome = c.session->run(c.header, c.body.span(), c.reply);
-    {
-      std::lock_guard lock(done_mutex_);
-      done_.push_back(id);
+    return answer(c, now_ns);
+  }
+  const bool quick = waits == Session::Waits::kBriefly;
+  c.group = quick ? &c.client->user->quick : &c.client->user->slow;
+  // The connection stays until work_is_done() has seen it.
+  (quick ? *quick_ : *slow_).hand_in(c);
+}
+
+// By a worker.
+void Server::carry_out(Connection& c) {
+  try {
+    if (c.phase == Phase::kLeaving) {
+      c.session->abandon(c.outcome.ticket);
+      c.session.reset();
+    } else {
+      c.outcome = c.session->run(c.header, c.body.span(), c.reply);
     }
-    wake();
-  });
+  } catch (const std::bad_alloc&) {
+    c.failed = true;
+  }
+  (c.group == &c.client->user->quick ? *quick_ : *slow_).done(*c.group);
+  {
+    std::lock_guard lock(done_mutex_);
+    done_.push_back(&c);
+  }
+  // The connection may be gone by now.
+  wake();
 }
 
 void Server::work_is_done(uint64_t now_ns) {
-  std::vector<uint64_t> done;
+  engine::LinkedList<Connection, OfDone> done;
   {
     std::lock_guard lock(done_mutex_);
-    done.swap(done_);
+    done.take(done_);
   }
-  for (const uint64_t id : done) {
-    Connection& c = *connections_.at(id);
-    if (c.gone) {
-      close_connection(c);
-    } else if (c.outcome.ticket) {
-      c.phase = Phase::kTicket;
-      on_tickets_.push_back(id);
-    } else {
-      answer(c, now_ns);
+  while (Connection* const one = done.front()) {
+    done.erase(one);
+    if (one->phase == Phase::kLeaving) {
+      forget(*one);
+      continue;
     }
+    one->phase = Phase::kReply;  // nobody else has it any more
+    give_turn(one->client->id, [&](Connection& c) {
+      if (c.gone || c.failed) {
+        close_connection(c);
+      } else if (c.outcome.ticket) {
+        c.phase = Phase::kTicket;
+        on_tickets_.push_back(&c);
+      } else {
+        answer(c, now_ns);
+      }
+    });
   }
 }
 
 void Server::check_tickets(uint64_t now_ns) {
-  if (on_tickets_.empty()) return;
-  std::vector<uint64_t> still;
-  for (const uint64_t id : std::exchange(on_tickets_, {})) {
-    const auto it = connections_.find(id);
-    if (it == connections_.end() || it->second->phase != Phase::kTicket) continue;
-    Connection& c = *it->second;
-    if (c.outcome.ticket->progress().pending > 0 && now_ns < c.outcome.until_ns) {
-      still.push_back(id);
+  // Those that end leave the list, the others go to its end: each is looked at once.
+  for (size_t left = on_tickets_.size(); left > 0 && !on_tickets_.empty(); left--) {
+    Connection* const one = on_tickets_.pop_front();
+    if (one->outcome.ticket->progress().pending > 0 && now_ns < one->outcome.until_ns) {
+      on_tickets_.push_back(one);
       continue;
     }
-    Session::finish(c.header, *c.outcome.ticket, c.reply);
-    c.outcome.ticket = nullptr;
-    answer(c, now_ns);
+    give_turn(one->client->id, [&](Connection& c) {
+      Session::finish(c.header, *c.outcome.ticket, c.reply);
+      c.outcome.ticket = nullptr;
+      answer(c, now_ns);
+    });
   }
-  on_tickets_.insert(on_tickets_.end(), still.begin(), still.end());
 }
 
 void Server::answer(Connection& c, uint64_t now_ns) {
@@ -402,42 +477,66 @@ void Server::next_request(Connection& c, uint64_t now_ns) {
 void Server::release_room(Connection& c, uint64_t now_ns) {
   if (!c.room) return;
   in_flight_ -= c.room;
+  c.client->user->in_flight_bytes -= c.room;
   c.room = 0;
   grant_room(now_ns);
 }
 
 void Server::check_deadlines(uint64_t now_ns) {
-  std::vector<uint64_t> late;
+  // One that goes may make others go.
+  ids_.clear();
   for (const auto& [id, c] : connections_) {
-    if (c->deadline_ns <= now_ns) late.push_back(id);
+    if (c->deadline_ns <= now_ns) ids_.push_back(id);
   }
-  for (const uint64_t id : late) {
+  for (const uint64_t id : ids_) {
+    const auto late = connections_.find(id);
+    if (late == connections_.end()) continue;
     service_.counters.timeouts++;
-    close_connection(*connections_.at(id));
+    close_connection(*late->second);
   }
   next_deadline_ns_ = UINT64_MAX;
   for (const auto& [id, c] : connections_) next_deadline_ns_ = std::min(next_deadline_ns_, c->deadline_ns);
 }
 
 void Server::close_connection(Connection& c) {
-  const uint64_t id = c.client->id;
+  if (c.phase == Phase::kLeaving) return;
   close(c.fd);  // leaves epoll by itself: no copy of it is anywhere
-  c.session->abandon(c.outcome.ticket);
-  std::erase(waiting_, id);
+  c.fd = -1;
+  c.deadline_ns = UINT64_MAX;
+  if (engine::LinkedList<Connection, OfRoom>::has(&c)) waiting_.erase(&c);
+  if (engine::LinkedList<Connection, OfTickets>::has(&c)) on_tickets_.erase(&c);
+  if (!c.outcome.ticket && c.session->light()) return forget(c);
+  // Pins and moves, as many as a client may have: not the loop's work.
+  c.phase = Phase::kLeaving;
+  c.group = &c.client->user->slow;
   release_room(c, service_.clock.now_ns());
-  clients_.remove(id);
-  connections_.erase(id);
+  slow_->hand_in(c);
+}
+
+void Server::forget(Connection& c) {
+  const std::shared_ptr<Client> client = c.client;
+  const uint64_t room = std::exchange(c.room, 0);
+  if (--client->user->connections == 0) users_.erase(client->peer.uid);
+  clients_.remove(client->id);
+  connections_.erase(client->id);
+  if (room == 0) return;
+  in_flight_ -= room;
+  client->user->in_flight_bytes -= room;
+  grant_room(service_.clock.now_ns());
 }
 
 void Server::drain(uint64_t now_ns) {
   draining_ = true;
   if (accepting_) epoll_ctl(epoll_, EPOLL_CTL_DEL, listening_, nullptr);
   accept_again_ns_ = UINT64_MAX;
-  std::vector<uint64_t> idle;
+  ids_.clear();
   for (const auto& [id, c] : connections_) {
-    if (c->phase == Phase::kHeader || c->phase == Phase::kBody || c->phase == Phase::kRoomForBody) idle.push_back(id);
+    if (c->phase == Phase::kHeader || c->phase == Phase::kBody || c->phase == Phase::kRoomForBody) ids_.push_back(id);
   }
-  for (const uint64_t id : idle) close_connection(*connections_.at(id));
+  for (const uint64_t id : ids_) {
+    const auto idle = connections_.find(id);
+    if (idle != connections_.end()) close_connection(*idle->second);
+  }
   next_deadline_ns_ = std::min(next_deadline_ns_, now_ns);
 }
 

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sockets: one thread waits for all of them (epoll) and never for an engine; requests go to the workers, a client's
-// one at a time and in order, so that clients take turns and a client that goes can be put away in one place.
+// one at a time and in order, so that users take turns and a client that goes can be put away in one place. What waits
+// for nothing is answered at once, and what waits for the engine alone has workers of its own: however many requests
+// wait for media, others are answered.
 //
 // Memory is bounded before it is taken: a frame's length is checked first, what is above 64 KiB waits until
 // in_flight_bytes has room, and who then stops in the middle is cut off after message_timeout_s. A request holds room
-// once, for the longer of its body and its reply, so nobody waits for room while holding some.
+// once, for the longer of its body and its reply, so nobody waits for room while holding some. Where there is none
+// after all (std::bad_alloc), the client that it was for is cut off, and the loop goes on.
 //
 // Thread safety: run() by one thread; the rest from any.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -43,9 +46,16 @@ class Server {
   uint64_t in_flight_bytes() const { return in_flight_; }
 
  private:
-  enum class Phase : uint8_t { kHeader, kBody, kRoomForBody, kRoomForReply, kRunning, kTicket, kReply };
+  // kLeaving: what it holds is given back by a worker, where that is much.
+  enum class Phase : uint8_t { kHeader, kBody, kRoomForBody, kRoomForReply, kRunning, kTicket, kReply, kLeaving };
+  struct OfDone;
+  struct OfRoom;
+  struct OfTickets;
 
-  struct Connection {
+  struct Connection : Work,
+                      engine::Linked<Connection, OfDone>,
+                      engine::Linked<Connection, OfRoom>,
+                      engine::Linked<Connection, OfTickets> {
     int fd = -1;
     std::shared_ptr<Client> client;
     std::unique_ptr<Session> session;
@@ -59,9 +69,15 @@ class Server {
     Session::Outcome outcome;
     uint32_t watched = 0;
     bool gone = false;
+    bool failed = false;  // its worker had no memory for an answer
   };
 
   void accept_clients(uint64_t now_ns);
+  // What could not be taken for want of memory is closed.
+  void accept_client(int fd, uint64_t now_ns);
+  // `turn` of a client that may be cut off in it; for want of memory it is.
+  template <typename Turn>
+  void give_turn(uint64_t id, Turn turn);
   void turn_away(int fd, const std::string& why);
   void ready(Connection& c, uint32_t events, uint64_t now_ns);
   void receive(Connection& c, uint64_t now_ns);
@@ -72,7 +88,9 @@ class Server {
   void room_is_there(Connection& c, uint64_t now_ns);
   void release_room(Connection& c, uint64_t now_ns);
   void body_is_there(Connection& c, uint64_t now_ns);
-  void start(Connection& c);
+  void start(Connection& c, uint64_t now_ns);
+  void carry_out(Connection& c);
+  void forget(Connection& c);
   void work_is_done(uint64_t now_ns);
   void check_tickets(uint64_t now_ns);
   void answer(Connection& c, uint64_t now_ns);
@@ -99,11 +117,13 @@ class Server {
   uint64_t accept_again_ns_ = UINT64_MAX;
   uint64_t next_deadline_ns_ = UINT64_MAX;
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;  // by the client's number
-  std::deque<uint64_t> waiting_;                                           // for room, in turn
-  std::vector<uint64_t> on_tickets_;
+  std::vector<uint64_t> ids_;                                              // scratch, with room for all of them
+  std::map<uid_t, std::shared_ptr<User>> users_;                           // of those
+  engine::LinkedList<Connection, OfRoom> waiting_;                         // for room, in turn
+  engine::LinkedList<Connection, OfTickets> on_tickets_;
   std::mutex done_mutex_;
-  std::vector<uint64_t> done_;
-  std::unique_ptr<Workers> workers_;
+  engine::LinkedList<Connection, OfDone> done_;
+  std::unique_ptr<Workers> slow_, quick_;
 };
 
 }  // namespace neotier::daemon

@@ -14,6 +14,7 @@
 #include "daemon/listener.h"
 #include "daemon/testing/raw_client.h"
 #include "engine/testing/fake_clock.h"
+#include "engine/testing/mem_tier.h"
 #include "engine/testing/pattern.h"
 #include "engine/tiers/make_tiers.h"
 #include "neotier_client.h"
@@ -53,8 +54,10 @@ struct Rig {
     config.knobs.hysteresis_ms = 0;
     return config;
   }
-  explicit Rig(Limits limits = {}, uint64_t drain_s = 5)
-      : engine(config(), engine::make_tiers("near/dram=8M,far/dram=16M")),
+  explicit Rig(Limits limits = {}, uint64_t drain_s = 5) : Rig(limits, drain_s, config(), two_tiers()) {}
+  static std::vector<engine::TierSetup> two_tiers() { return engine::make_tiers("near/dram=8M,far/dram=16M"); }
+  Rig(Limits limits, uint64_t drain_s, const engine::EngineConfig& engine_config, std::vector<engine::TierSetup> tiers)
+      : engine(engine_config, std::move(tiers)),
         server({engine, counters, clock, [] { return std::string("{}"); },
                 [](uint32_t format) { return std::string(format ? "{}" : "text"); }},
                clients, limits, 2, listener.fd()) {
@@ -277,6 +280,10 @@ TEST(Server, LengthsAreCheckedBeforeAnythingIsTaken) {
   ASSERT_EQ(raw.hello().code, 0);
   raw.request(Operation::kGet, get_body(make_key(1), uint64_t{1} << 60));
   EXPECT_EQ(raw.reply().code, NEOTIER_EINVALID);
+  std::vector<std::byte> flags = put_body(make_key(1), 10);
+  flags[28] = std::byte{4};
+  raw.request(Operation::kPut, flags);
+  EXPECT_EQ(raw.reply().code, NEOTIER_EINVALID) << "a flag that there is not";
   std::vector<std::byte> body;
   Writer out(body);
   out.number(UINT32_MAX);
@@ -318,6 +325,151 @@ TEST(Server, LimitsOfAClient) {
   EXPECT_NE(std::string(neotier_error()).find("max_clients"), std::string::npos);
   EXPECT_EQ(rig.counters.refused_connections, 1u);
   EXPECT_EQ(rig.counters.limited_requests, 3u);
+}
+
+// A device that does not answer, and as many who wait for it as there are threads for that.
+TEST(Server, OthersAreServedWhileAllWaitForAMedium) {
+  engine::MemTierOptions device;
+  device.name = "device";
+  device.kind = engine::TierKind::kSsd;
+  device.mappable = false;
+  std::vector<engine::TierSetup> tiers = engine::make_tiers("near/dram=8M");
+  auto made = std::make_unique<engine::MemTier>(device);
+  engine::MemTier& held = *made;
+  tiers.emplace_back().tier = std::move(made);
+  Rig rig({}, 5, Rig::config(), std::move(tiers));
+  const auto data = pattern(1, 5000);
+  ASSERT_TRUE(rig.engine.put(make_key(1), data, {.tier = "device"}));
+  ASSERT_TRUE(rig.engine.put(make_key(2), data, {.tier = "near"}));
+  Connected client(rig);
+  held.hold();
+  std::vector<std::unique_ptr<RawClient>> hostile;
+  for (int i = 0; i < 8; i++) {
+    hostile.push_back(std::make_unique<RawClient>(rig.path));
+    ASSERT_EQ(hostile.back()->hello().code, 0);
+    hostile.back()->request(Operation::kGet, get_body(make_key(1), 5000));
+  }
+  ASSERT_TRUE(soon([&] { return rig.engine.status().jobs >= 2; }));
+  for (int i = 0; i < 10; i++) {
+    EXPECT_EQ(neotier_client_ping(client), 0);
+    neotier_object_info info{};
+    info.struct_bytes = sizeof info;
+    EXPECT_EQ(neotier_client_lookup(client, key(make_key(2)), &info), 0);
+    EXPECT_EQ(neotier_client_touch(client, key(make_key(2))), 0);
+    uint64_t pin = 0;
+    EXPECT_EQ(neotier_client_pin(client, key(make_key(2)), 0, &pin, nullptr), 0);
+    EXPECT_EQ(neotier_client_unpin(client, pin), 0);
+    EXPECT_EQ(neotier_client_lookup_prefix(client, key(make_key(2)), 1), 1);
+  }
+  for (const auto& one : hostile) EXPECT_FALSE(one->readable()) << "the device still holds";
+  held.release();
+  for (const auto& one : hostile) EXPECT_EQ(one->reply().body, data);
+}
+
+// Four requests of no bytes for what lies on a device.
+TEST(Server, AGetOfNoBytesIsAnswered) {
+  engine::MemTierOptions device;
+  device.name = "device";
+  device.kind = engine::TierKind::kSsd;
+  device.mappable = false;
+  std::vector<engine::TierSetup> tiers(1);
+  tiers[0].tier = std::make_unique<engine::MemTier>(device);
+  Rig rig({}, 5, Rig::config(), std::move(tiers));
+  ASSERT_TRUE(rig.engine.put(make_key(1), pattern(1, 5000)));
+  for (int i = 0; i < 4; i++) {
+    RawClient raw(rig.path);
+    ASSERT_EQ(raw.hello().code, 0);
+    raw.request(Operation::kGet, get_body(make_key(1), 0));
+    const auto reply = raw.reply();
+    EXPECT_EQ(reply.code, 0);
+    EXPECT_TRUE(reply.body.empty());
+  }
+}
+
+TEST(Server, LimitsOfAUser) {
+  Limits limits;
+  limits.max_clients = 4;
+  limits.pinned_bytes = 10000;
+  limits.user_pinned_bytes = 10000;
+  limits.max_lease_ms = 0;
+  Rig rig(limits);
+  for (uint64_t n = 0; n < 3; n++) ASSERT_TRUE(rig.engine.put(make_key(n), pattern(n, 4000)));
+  auto first = std::make_unique<Connected>(rig);
+  Connected second(rig), third(rig);
+  EXPECT_EQ(neotier_client_connect(rig.path.c_str(), nullptr), nullptr) << "the fourth place is another user's";
+  EXPECT_NE(std::string(neotier_error()).find("user_clients"), std::string::npos) << neotier_error();
+  uint64_t a = 0, b = 0, pin = 0;
+  EXPECT_EQ(neotier_client_pin(*first, key(make_key(0)), 0, &a, nullptr), 0);
+  EXPECT_EQ(neotier_client_pin(second, key(make_key(1)), 0, &b, nullptr), 0);
+  EXPECT_EQ(neotier_client_pin(third, key(make_key(2)), 0, &pin, nullptr), NEOTIER_EBUSY);
+  EXPECT_NE(std::string(neotier_error()).find("user_pinned_bytes"), std::string::npos) << neotier_error();
+  EXPECT_EQ(rig.pins(), 2u);
+  EXPECT_EQ(neotier_client_unpin(second, b), 0);
+  EXPECT_EQ(neotier_client_pin(third, key(make_key(2)), 0, &pin, nullptr), 0) << neotier_error();
+  first.reset();
+  ASSERT_TRUE(soon([&] { return rig.pins() == 1; }));
+  EXPECT_EQ(neotier_client_pin(second, key(make_key(1)), 0, &b, nullptr), 0) << "what went with its connection";
+  Connected again(rig);
+}
+
+// Who sends slowly what he has room for leaves some to others; here all are of one user, who may have three quarters.
+TEST(Server, RoomIsSharedOutByUser) {
+  Limits limits;
+  limits.max_message = 300000;
+  limits.in_flight_bytes = 400000;
+  Rig rig(limits);
+  RawClient first(rig.path), second(rig.path);
+  ASSERT_EQ(first.hello().code, 0);
+  ASSERT_EQ(second.hello().code, 0);
+  const auto body = put_body(make_key(1), 200000);
+  first.bytes(RawClient::frame(Operation::kPut, static_cast<uint32_t>(body.size()), {}));
+  ASSERT_TRUE(soon([&] { return rig.server.in_flight_bytes() == body.size(); }));
+  const auto other = put_body(make_key(2), 150000);
+  second.bytes_at_most(RawClient::frame(Operation::kPut, static_cast<uint32_t>(other.size()), {}));
+  Connected ping(rig);
+  for (int i = 0; i < 3; i++) EXPECT_EQ(neotier_client_ping(ping), 0);
+  EXPECT_EQ(rig.server.in_flight_bytes(), body.size()) << "both would be more than three quarters";
+  first.hang_up();
+  second.bytes(other);
+  EXPECT_EQ(second.reply().code, 0);
+}
+
+// A user with many connections has as many turns as one with one.
+TEST(Workers, TurnsGoRoundAmongUsers) {
+  struct Job : Work {
+    int number = 0;
+  };
+  std::vector<int> order;
+  std::mutex mutex;
+  std::atomic<bool> go{false};
+  WorkGroup many, one, blocked;
+  std::vector<Job> jobs(12);
+  Workers* all = nullptr;
+  Workers workers(1, [&](Work& work) {
+    const int number = static_cast<Job&>(work).number;
+    while (!go) std::this_thread::yield();
+    {
+      std::lock_guard lock(mutex);
+      order.push_back(number);
+    }
+    all->done(*work.group);
+  });
+  all = &workers;
+  for (int i = 0; i < 12; i++) {
+    jobs[i].number = i;
+    jobs[i].group = i < 10 ? &many : i == 10 ? &blocked : &one;
+    workers.hand_in(jobs[i]);
+  }
+  go = true;
+  ASSERT_TRUE(soon([&] {
+    std::lock_guard lock(mutex);
+    return order.size() == 12;
+  }));
+  std::vector<int> of_many;
+  for (const int number : order)
+    if (number < 10) of_many.push_back(number);
+  EXPECT_TRUE(std::is_sorted(of_many.begin(), of_many.end()));
+  EXPECT_LT(std::find(order.begin(), order.end(), 11) - order.begin(), 6) << "behind two others of each";
 }
 
 TEST(Server, ALeaseThatRanOutCountsNoMore) {

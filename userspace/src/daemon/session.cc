@@ -60,11 +60,38 @@ void forget_ended(std::vector<engine::TicketRef>& tickets) {
 Session::Session(Service& service, Limits limits, std::shared_ptr<Client> client)
     : service_(service), limits_(limits), client_(std::move(client)), session_(service.engine.open_session()) {}
 
-Session::~Session() { service_.engine.close_session(session_); }
+Session::~Session() {
+  // One by one: as many as a client may have would hold the engine up.
+  pins_.give_back_all([this](uint64_t pin) {
+    client_->user->pins.give_back(pin);
+    (void)service_.engine.unpin(session_, pin);
+  });
+  service_.engine.close_session(session_);
+}
 
 void Session::abandon(const engine::TicketRef& waiting) {
   if (waiting) service_.engine.cancel(waiting);
-  for (const engine::TicketRef& ticket : droppable_) service_.engine.cancel(ticket);
+  service_.engine.cancel(droppable_);
+}
+
+Session::Waits Session::waits(const Header& header) {
+  constexpr uint32_t kFewKeys = 256 * kKeyBytes + sizeof(uint32_t);
+  switch (static_cast<Operation>(header.operation)) {
+    case Operation::kPing:
+      return Waits::kNever;
+    case Operation::kLookupPrefix:
+      return header.body_bytes <= kFewKeys ? Waits::kBriefly : Waits::kLong;
+    case Operation::kHello:
+    case Operation::kLookup:
+    case Operation::kTouch:
+    case Operation::kDescribe:
+    case Operation::kPin:
+    case Operation::kUnpin:
+    case Operation::kDecide:
+      return Waits::kBriefly;
+    default:
+      return Waits::kLong;
+  }
 }
 
 uint64_t Session::reply_bytes(const Header& header, std::span<const std::byte> body) {
@@ -211,13 +238,14 @@ void Session::put(Reader& in) {
   engine::PutOptions options;
   const auto kind = in.number<uint32_t>();
   options.recompute_ns = in.number<uint64_t>();
-  const auto replace = in.number<uint32_t>();
+  const auto flags = in.number<uint32_t>();
   options.tier = in.text(kMaxName);
   const std::span<const std::byte> data = in.rest();
-  if (!in.done() || kind > NEOTIER_OBJECT_PLAIN || replace > 1)
-    throw Refusal{NEOTIER_EINVALID, "a put is key, kind, cost, replace, tier and the object's bytes"};
+  if (!in.done() || kind > NEOTIER_OBJECT_PLAIN || (flags & ~(kReplace | kDiscard)) != 0)
+    throw Refusal{NEOTIER_EINVALID, "a put is key, kind, cost, flags, tier and the object's bytes"};
   if (kind) options.kind = static_cast<engine::ObjectKind>(kind);
-  options.replace = replace == 1;
+  options.replace = (flags & kReplace) != 0;
+  options.discard = (flags & kDiscard) != 0;
   if (data.size() > limits_.max_message)
     throw Refusal{NEOTIER_EINVALID,
                   fmt::format("{} bytes; [socket].max_message is {}", data.size(), limits_.max_message)};
@@ -270,66 +298,60 @@ void Session::describe(Reader& in) {
     throw Refusal{c_api::code_of(status.code()), status.what()};
 }
 
-void Session::forget_expired() {
-  const uint64_t now = service_.clock.now_ns();
-  for (auto it = held_.begin(); it != held_.end();) {
-    if (it->second.expires_ns > now) {
-      ++it;
-      continue;
-    }
-    held_bytes_ -= it->second.bytes;
-    it = held_.erase(it);
-  }
-}
-
 void Session::pin(Reader& in, Writer& out) {
   const Key key = key_from(in);
   auto lease_ms = in.number<uint64_t>();
   if (!in.done()) throw Refusal{NEOTIER_EINVALID, "a pin is key and lease"};
   if (limits_.max_lease_ms) lease_ms = lease_ms ? std::min(lease_ms, limits_.max_lease_ms) : limits_.max_lease_ms;
-  lease_ms = std::min<uint64_t>(lease_ms, UINT64_MAX / 2000000);
-  const engine::Result<engine::ObjectInfo> info = service_.engine.lookup(key);
-  if (!info) throw Refusal{c_api::code_of(info.status().code()), info.status().what()};
-  const auto over = [&](uint64_t bytes) {
-    return held_.size() >= limits_.pins || held_bytes_ > limits_.pinned_bytes ||
-           bytes > limits_.pinned_bytes - held_bytes_;
-  };
-  // Leases end in the engine without a word: looked at when it matters.
-  if (over(info->bytes)) forget_expired();
-  const auto limited = [&](uint64_t bytes) {
-    service_.counters.limited_requests++;
-    return Refusal{NEOTIER_EBUSY,
-                   fmt::format("{} pins of {} bytes, {} more: over [client].pins ({}) or pinned_bytes ({}); "
-                               "unpin some",
-                               held_.size(), held_bytes_, bytes, limits_.pins, limits_.pinned_bytes)};
-  };
-  if (over(info->bytes)) throw limited(info->bytes);
+  lease_ms = std::min<uint64_t>(lease_ms, UINT64_MAX / 4000000);
   const engine::Result<engine::PinResult> pinned = service_.engine.pin(session_, key, lease_ms);
   if (!pinned) throw Refusal{c_api::code_of(pinned.status().code()), pinned.status().what()};
-  // It may have been replaced by a larger one in between.
-  if (over(pinned->bytes)) {
-    (void)service_.engine.unpin(session_, pinned->id);
-    throw limited(pinned->bytes);
+  const uint64_t now = service_.clock.now_ns();
+  const uint64_t expires = lease_ms ? now + lease_ms * 1000000 : UINT64_MAX;
+  bool mine = false, users = false;
+  try {
+    mine = pins_.take(pinned->id, pinned->bytes, expires, now, limits_.pins, limits_.pinned_bytes);
+    users = mine &&
+            client_->user->pins.take(pinned->id, pinned->bytes, expires, now, UINT64_MAX, limits_.user_pinned_bytes);
+  } catch (const std::bad_alloc&) {
+    (void)forget_pin(pinned->id);
+    throw;
   }
-  held_[pinned->id] = {pinned->bytes, lease_ms ? service_.clock.now_ns() + lease_ms * 1000000 : UINT64_MAX};
-  held_bytes_ += pinned->bytes;
-  client_->pins = held_.size();
-  client_->pinned_bytes = held_bytes_;
+  if (!users) {
+    (void)forget_pin(pinned->id);
+    service_.counters.limited_requests++;
+    const auto [pins, bytes] = (mine ? client_->user->pins : pins_).pins_and_bytes();
+    throw Refusal{NEOTIER_EBUSY, fmt::format("{} pins of {} bytes{}, {} more: over [client].{}; unpin some", pins,
+                                             bytes, mine ? " of all of this user's connections" : "", pinned->bytes,
+                                             mine ? fmt::format("user_pinned_bytes ({})", limits_.user_pinned_bytes)
+                                                  : fmt::format("pins ({}) or pinned_bytes ({})", limits_.pins,
+                                                                limits_.pinned_bytes))};
+  }
+  show_pins();
   out.number(pinned->id);
   out.number(pinned->bytes);
+}
+
+// Its lease may have ended before.
+engine::Status Session::forget_pin(uint64_t pin) {
+  pins_.give_back(pin);
+  client_->user->pins.give_back(pin);
+  return service_.engine.unpin(session_, pin);
+}
+
+void Session::show_pins() {
+  const auto [pins, bytes] = pins_.pins_and_bytes();
+  client_->pins = pins;
+  client_->pinned_bytes = bytes;
 }
 
 void Session::unpin(Reader& in) {
   const auto id = in.number<uint64_t>();
   if (!in.done()) throw Refusal{NEOTIER_EINVALID, "an unpin is the number of a pin"};
-  if (const auto it = held_.find(id); it != held_.end()) {
-    held_bytes_ -= it->second.bytes;
-    held_.erase(it);
-  }
-  client_->pins = held_.size();
-  client_->pinned_bytes = held_bytes_;
-  if (const engine::Status status = service_.engine.unpin(session_, id); !status)
-    throw Refusal{c_api::code_of(status.code()), status.what()};
+  if (!pins_.has(id)) throw Refusal{NEOTIER_ENOTFOUND, "no such pin of this session; its lease may have ended"};
+  const engine::Status status = forget_pin(id);
+  show_pins();
+  if (!status) throw Refusal{c_api::code_of(status.code()), status.what()};
 }
 
 Session::Outcome Session::move(Reader& in, bool write_back) {
@@ -339,9 +361,15 @@ Session::Outcome Session::move(Reader& in, bool write_back) {
   const std::span<const std::byte> raw = keys_from(in);
   if (!in.done() || cls > NEOTIER_WRITE_BACK)
     throw Refusal{NEOTIER_EINVALID, "a move is class, wait, tier, a count and as many keys"};
-  forget_ended(moves_);
-  forget_ended(droppable_);
-  const uint64_t nr = raw.size() / kKeyBytes, already = pending(moves_) + pending(droppable_);
+  const uint64_t nr = raw.size() / kKeyBytes;
+  // Most have ended by the time that it matters how many have not.
+  if (moving_ + nr > limits_.objects_in_flight || moves_.size() + droppable_.size() >= count_at_) {
+    forget_ended(moves_);
+    forget_ended(droppable_);
+    moving_ = pending(moves_) + pending(droppable_);
+    count_at_ = 2 * (moves_.size() + droppable_.size()) + 64;
+  }
+  const uint64_t already = moving_;
   client_->objects_in_flight = already;
   if (already + nr > limits_.objects_in_flight) {
     service_.counters.limited_requests++;
@@ -353,10 +381,14 @@ Session::Outcome Session::move(Reader& in, bool write_back) {
     outcome.ticket = std::make_shared<engine::Ticket>();
     return outcome;
   }
+  // Its place first: what is on its way without one could not be ended.
+  std::vector<engine::TicketRef>& kept = cls == NEOTIER_WRITE_BACK ? moves_ : droppable_;
+  if (kept.size() == kept.capacity()) kept.reserve(2 * kept.size() + 16);
   outcome.ticket = write_back ? service_.engine.write_back(keys_of(raw))
                               : service_.engine.move(keys_of(raw), tier, static_cast<engine::MoveClass>(cls));
-  (cls == NEOTIER_WRITE_BACK ? moves_ : droppable_).push_back(outcome.ticket);
-  client_->objects_in_flight = already + outcome.ticket->progress().pending;
+  kept.push_back(outcome.ticket);
+  moving_ += outcome.ticket->progress().pending;
+  client_->objects_in_flight = moving_;
   if (wait_ms) {
     const uint64_t now = service_.clock.now_ns();
     const uint64_t wait_ns = std::min<uint64_t>(wait_ms, UINT64_MAX / 2000000) * 1000000;

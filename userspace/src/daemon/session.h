@@ -7,10 +7,10 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "daemon/clients.h"
+#include "daemon/held_pins.h"
 #include "daemon/limits.h"
 #include "daemon/protocol.h"
 #include "engine/engine.h"
@@ -64,6 +64,11 @@ class Session {
   // Bytes that the reply will have, as far as that is the request's to say: asked before room for it is granted.
   static uint64_t reply_bytes(const Header& header, std::span<const std::byte> body);
 
+  // What carrying it out may wait for: nothing, not even the engine; the engine's lock, for a few objects; a medium, or
+  // as many objects as a request can name.
+  enum class Waits : uint8_t { kNever, kBriefly, kLong };
+  static Waits waits(const Header& header);
+
   struct Outcome {
     engine::TicketRef ticket;  // the reply is written by finish() when it has ended, at the latest at until_ns
     uint64_t until_ns = 0;
@@ -75,8 +80,9 @@ class Session {
   static void finish(const Header& header, const engine::Ticket& ticket, Buffer& reply);
   static void refuse(const Header& header, int code, const std::string& what, Buffer& reply);
 
-  // Ends what was asked for on behalf of a client that has gone.
+  // Ends what was asked for on behalf of a client that has gone. light(): there is nothing to end.
   void abandon(const engine::TicketRef& waiting);
+  bool light() const { return moves_.empty() && droppable_.empty() && pins_.pins_and_bytes().first == 0; }
   bool greeted() const { return greeted_; }
   const Limits& limits() const { return limits_; }
 
@@ -85,10 +91,6 @@ class Session {
     int code;
     std::string what;
   };
-  struct Held {
-    uint64_t bytes = 0, expires_ns = UINT64_MAX;
-  };
-
   void hello(Reader& in, Writer& out);
   void put(Reader& in);
   void get(const Header& header, Reader& in, Buffer& reply);
@@ -97,19 +99,20 @@ class Session {
   void describe(Reader& in);
   void pin(Reader& in, Writer& out);
   void unpin(Reader& in);
+  engine::Status forget_pin(uint64_t pin);
+  void show_pins();
   Outcome move(Reader& in, bool write_back);
   void decide(Reader& in, Writer& out);
   void tier_service(Reader& in);
-  void forget_expired();
-
   Service& service_;
   const Limits limits_;
   std::shared_ptr<Client> client_;
   engine::SessionId session_;
   bool greeted_ = false;
-  std::unordered_map<engine::PinId, Held> held_;
-  uint64_t held_bytes_ = 0;
+  HeldPins pins_;
   std::vector<engine::TicketRef> moves_, droppable_;  // droppable_: those that nobody wants once the client has gone
+  // Objects of those, at most: counted again when that seems too many, or at so many tickets.
+  uint64_t moving_ = 0, count_at_ = 64;
 };
 
 }  // namespace neotier::daemon
