@@ -27,10 +27,16 @@ inline bool is_fatal(cudaError_t error) {
   }
 }
 
+inline Code code_of(cudaError_t error) {
+  return error == cudaSuccess                 ? Code::kOk
+         : error == cudaErrorMemoryAllocation ? Code::kFull
+         : is_fatal(error)                    ? Code::kGone
+                                              : Code::kIo;
+}
+
 inline Status as_status(cudaError_t error, const std::string& where) {
   if (error == cudaSuccess) return {};
-  const Code code = error == cudaErrorMemoryAllocation ? Code::kFull : is_fatal(error) ? Code::kGone : Code::kIo;
-  return Status(code, where + ": " + cudaGetErrorString(error));
+  return Status(code_of(error), where + ": " + cudaGetErrorString(error));
 }
 
 }  // namespace neotier::engine::cuda

@@ -46,6 +46,8 @@ struct Lane {
     uint64_t bytes;
   };
   std::vector<Unstage> unstage;  // reads: out of staging once the stream has passed
+  Status failed;                 // of a call that was for all of them
+  bool recorded = false;         // `done` is behind the last copy; else only the whole stream is
 };
 
 class CudaTier final : public Tier {
@@ -113,6 +115,7 @@ Status CudaTier::start() {
   base_ = static_cast<std::byte*>(memory);
   for (Direction& direction : directions_) {
     for (Lane& lane : direction.lanes) {
+      lane.transfers.reserve(kBatch);
       void *staging = nullptr, *items = nullptr;
       if (Status s = step(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), "stream"); !s) return s;
       if (Status s =
@@ -191,12 +194,16 @@ Result<Extent> CudaTier::allocate(const Key&, uint64_t bytes) {
 }
 
 size_t CudaTier::submit(std::span<Transfer* const> transfers) {
-  {
+  size_t taken = 0;
+  try {
     std::lock_guard lock(mutex_);
-    for (Transfer* transfer : transfers) directions_[transfer->op == Op::kRead ? 0 : 1].queue.push_back(transfer);
+    for (; taken < transfers.size(); taken++)
+      directions_[transfers[taken]->op == Op::kRead ? 0 : 1].queue.push_back(transfers[taken]);
+  } catch (const std::bad_alloc&) {
+    // As where a queue is full.
   }
   for (Direction& direction : directions_) direction.work.notify_one();
-  return transfers.size();
+  return taken;
 }
 
 void CudaTier::cancel(Transfer& transfer) {
@@ -211,7 +218,11 @@ void CudaTier::cancel(Transfer& transfer) {
 }
 
 Status CudaTier::note(cudaError_t error, const char* what) {
-  Status status = as_status(error, "tier " + info_.name + ": " + what);
+  if (error == cudaSuccess) return {};
+  // Left there, the next launch would take it for its own.
+  (void)cudaGetLastError();
+  Status status = status_of(cuda::code_of(error),
+                            [&] { return "tier " + info_.name + ": " + what + ": " + cudaGetErrorString(error); });
   if (cuda::is_fatal(error)) {
     std::lock_guard lock(mutex_);
     in_service_ = false;
@@ -251,8 +262,10 @@ Status CudaTier::issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uin
       if (!registered(host, bytes)) {
         if (staged == room) {
           // Staging is full: what is in it has to pass first.
-          if (Status s = note(cuda::scatter(lane.items, items, lane.stream), "scatter"); !s) return s;
-          if (Status s = note(cudaStreamSynchronize(lane.stream), "copy"); !s) return s;
+          // Other transfers' pieces may be among them, so that what fails here fails them as well.
+          lane.failed = note(cuda::scatter(lane.items, items, lane.stream), "scatter");
+          if (Status s = note(cudaStreamSynchronize(lane.stream), "copy"); lane.failed) lane.failed = s;
+          if (!lane.failed) return lane.failed;
           for (const Lane::Unstage& u : lane.unstage) std::memcpy(u.to, u.from, u.bytes);
           lane.unstage.clear();
           staged = items = 0;
@@ -284,7 +297,17 @@ Status CudaTier::issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uin
 void CudaTier::issue(Lane& lane, Op) {
   uint64_t staged = 0;
   uint32_t items = 0;
-  for (auto& [transfer, status] : lane.transfers) status = issue_one(lane, *transfer, staged, items);
+  lane.failed = Status::ok();
+  lane.recorded = false;
+  for (auto& [transfer, status] : lane.transfers) {
+    if (!lane.failed) break;
+    try {
+      status = issue_one(lane, *transfer, staged, items);
+    } catch (const std::bad_alloc&) {
+      lane.failed = no_memory();
+    }
+  }
+  if (!lane.failed) return;
   cudaError_t error = cudaSuccess;
   if (items <= kFewItems) {
     for (uint32_t i = 0; i < items && error == cudaSuccess; i++)
@@ -294,51 +317,50 @@ void CudaTier::issue(Lane& lane, Op) {
     error = cuda::scatter(lane.items, items, lane.stream);
   }
   if (error == cudaSuccess) error = cudaEventRecord(lane.done, lane.stream);
-  if (error == cudaSuccess) return;
-  const Status failed = note(error, "copy");
-  for (auto& [transfer, status] : lane.transfers) {
-    if (status.is_ok()) status = failed;
-  }
+  lane.recorded = error == cudaSuccess;
+  if (!lane.recorded) lane.failed = note(error, "copy");
 }
 
 void CudaTier::finish(Lane& lane) {
-  const Status passed = note(cudaEventSynchronize(lane.done), "copy");
+  // Copies that were issued before a call failed are made all the same, to and from the callers' memory.
+  const cudaError_t waited = lane.recorded ? cudaEventSynchronize(lane.done) : cudaStreamSynchronize(lane.stream);
+  Status passed = note(waited, "copy");
+  if (!lane.failed) passed = lane.failed;
   if (passed.is_ok()) {
     for (const Lane::Unstage& u : lane.unstage) std::memcpy(u.to, u.from, u.bytes);
   }
   lane.unstage.clear();
-  auto ended = std::exchange(lane.transfers, {});
-  for (auto& [transfer, status] : ended) transfer->done(*transfer, status.is_ok() ? passed : status);
+  // done() may submit, not end the tier: the lane is this thread's.
+  for (auto& [transfer, status] : lane.transfers) transfer->done(*transfer, status.is_ok() ? passed : status);
+  lane.transfers.clear();
 }
 
 void CudaTier::run(Direction& direction, Op op) {
   (void)cudaSetDevice(options_.device);
-  std::deque<Lane*> busy;
-  std::vector<Lane*> idle;
-  for (Lane& lane : direction.lanes) idle.push_back(&lane);
+  // Used in turn: of `busy`, the first is the one that was begun first.
+  size_t next = 0, busy = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (busy.empty()) direction.work.wait(lock, [&] { return stop_ || !direction.queue.empty(); });
-    if (direction.queue.empty() && busy.empty()) return;
-    if (!direction.queue.empty() && !idle.empty()) {
-      Lane* lane = idle.back();
-      idle.pop_back();
-      while (!direction.queue.empty() && lane->transfers.size() < kBatch) {
-        lane->transfers.emplace_back(direction.queue.front(), Status());
+    if (busy == 0) direction.work.wait(lock, [&] { return stop_ || !direction.queue.empty(); });
+    if (direction.queue.empty() && busy == 0) return;
+    if (!direction.queue.empty() && busy < kInFlight) {
+      Lane& lane = direction.lanes[next];
+      while (!direction.queue.empty() && lane.transfers.size() < kBatch) {
+        lane.transfers.emplace_back(direction.queue.front(), Status());
         direction.queue.pop_front();
       }
       lock.unlock();
-      issue(*lane, op);
+      issue(lane, op);
       lock.lock();
-      busy.push_back(lane);
+      next = (next + 1) % kInFlight;
+      busy++;
       continue;
     }
-    Lane* lane = busy.front();
-    busy.pop_front();
+    Lane& lane = direction.lanes[(next + kInFlight - busy) % kInFlight];
     lock.unlock();
-    finish(*lane);
+    finish(lane);
     lock.lock();
-    idle.push_back(lane);
+    busy--;
   }
 }
 

@@ -33,6 +33,7 @@ __global__ void copy_items(const CopyItem* items) {
 
 cudaError_t scatter(const CopyItem* items, uint32_t count, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
+  (void)cudaGetLastError();  // of an earlier call, whose caller has been told
   copy_items<<<dim3(kBlocksPerItem, count), kThreads, 0, stream>>>(items);
   return cudaGetLastError();
 }
