@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "engine/engine.h"
 #include "neotier.h"
@@ -57,8 +58,13 @@ inline int code_of(engine::Code code) {
   return NEOTIER_EINVALID;
 }
 
-inline int fail(int code, std::string what) {
-  last_error() = std::move(what);
+// Where memory is out there are no words for it: callers are C programs, which nothing may be thrown at.
+inline int fail(int code, std::string_view what) noexcept {
+  try {
+    last_error() = what;
+  } catch (const std::bad_alloc&) {
+    last_error().clear();
+  }
   return code;
 }
 

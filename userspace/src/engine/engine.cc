@@ -18,8 +18,9 @@ namespace {
 constexpr uint64_t kCheckNs = 50000000;
 constexpr uint64_t kNoMemoryNs = 1000000;  // until it is tried again
 constexpr uint64_t kStepNs = 50000;        // between a caller's steps where there is no thread
-// Objects that a call on many looks at before others may pass: some hundred microseconds, where each is moved.
-constexpr size_t kKeysAtOnce = 128;
+// What a call on many does before others may pass: some hundred microseconds' worth. A pass costs as much, where
+// somebody waits.
+constexpr size_t kMovesAtOnce = 128, kLooksAtOnce = 2048;
 
 const EngineConfig& checked(const EngineConfig& config, const std::vector<TierSetup>& tiers) {
   if (config.max_objects < 1 || config.max_objects >= UINT32_MAX)
@@ -138,7 +139,7 @@ SessionId Engine::open_session() {
 
 void Engine::close_session(SessionId session) {
   std::lock_guard lock(mutex_);
-  pins_.close_session(session);
+  while (!pins_.close_session(session, kMovesAtOnce)) mutex_.pass();
 }
 
 Result<TierId> Engine::tier_by_name(const std::string& name) const {
@@ -391,7 +392,7 @@ size_t Engine::lookup_prefix(std::span<const Key> keys) const {
   std::lock_guard lock(mutex_);
   size_t found = 0;
   for (const Key& key : keys) {
-    if (found % kKeysAtOnce == kKeysAtOnce - 1) mutex_.pass();
+    if (found % kLooksAtOnce == kLooksAtOnce - 1) mutex_.pass();
     const Handle handle = catalogue_.index().find(key);
     if (handle == kNoHandle || !catalogue_[handle].has_copy() || !readable(catalogue_[handle])) break;
     found++;
@@ -477,7 +478,7 @@ TicketRef Engine::move(std::span<const Key> keys, const std::string& tier, MoveC
   const Result<TierId> to = tier_by_name(tier);
   Lock lock(mutex_);
   for (size_t i = 0; i < keys.size(); i++) {
-    if (i % kKeysAtOnce == kKeysAtOnce - 1) {
+    if (i % kMovesAtOnce == kMovesAtOnce - 1) {
       mover_.step();
       mutex_.pass();
     }
@@ -500,7 +501,7 @@ TicketRef Engine::write_back(std::span<const Key> keys) {
   auto ticket = std::make_shared<Ticket>();
   Lock lock(mutex_);
   for (size_t i = 0; i < keys.size(); i++) {
-    if (i % kKeysAtOnce == kKeysAtOnce - 1) {
+    if (i % kMovesAtOnce == kMovesAtOnce - 1) {
       mover_.step();
       mutex_.pass();
     }
@@ -521,7 +522,7 @@ TicketRef Engine::write_back(std::span<const Key> keys) {
 void Engine::cancel(std::span<const TicketRef> tickets) {
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < tickets.size(); i++) {
-    if (i % kKeysAtOnce == kKeysAtOnce - 1) mutex_.pass();
+    if (i % kLooksAtOnce == kLooksAtOnce - 1) mutex_.pass();
     mover_.cancel(*tickets[i]);
   }
   mover_.wake();

@@ -10,14 +10,16 @@ SessionId Pins::open_session() {
   return next_id_++;
 }
 
-size_t Pins::close_session(SessionId session) {
+bool Pins::close_session(SessionId session, size_t most) {
   const auto it = sessions_.find(session);
-  if (it == sessions_.end()) return 0;
-  const size_t held = it->second.size();
-  while (!it->second.empty()) release(pins_.find(*it->second.begin()));
+  if (it == sessions_.end()) return true;
+  for (; most > 0 && !it->second.empty(); most--) {
+    release(pins_.find(*it->second.begin()));
+    counters_.session_releases++;
+  }
+  if (!it->second.empty()) return false;
   sessions_.erase(it);
-  counters_.session_releases += held;
-  return held;
+  return true;
 }
 
 Result<PinId> Pins::pin(SessionId session, Handle handle, TierId tier, uint64_t lease_ns, uint64_t now_ns) {

@@ -27,8 +27,8 @@ class Pins {
 
   SessionId open_session();
   bool has_session(SessionId session) const { return sessions_.count(session) != 0; }
-  // Releases its pins. Returns how many; 0 for a session that is none.
-  size_t close_session(SessionId session);
+  // Releases up to so many of its pins, and ends it with the last: false while there are more.
+  bool close_session(SessionId session, size_t most);
 
   struct Pin {
     SessionId session = 0;

@@ -464,6 +464,7 @@ Load::~Load() {
 }
 
 void Load::cancel() {
+  if (std::exchange(cancelled_, true)) return;
   for (const auto& layer : tickets_) store_.engine_.cancel(layer);
 }
 

@@ -103,6 +103,7 @@ class Load {
   KvStore& store_;
   engine::SessionId pins_ = 0;
   size_t blocks_ = 0, good_ = 0;
+  bool cancelled_ = false;
   std::vector<std::vector<engine::TicketRef>> tickets_;  // [layer][block]
   std::vector<bool> waited_ = std::vector<bool>(tickets_.size());
 };
