@@ -3,7 +3,8 @@
  * neotier.h's calls on the engine of a neotierd: several processes share one budget of memory. Connect instead of neotier_open(), and
  * each call has the same name with _client. docs/neotierd.md; examples/client.py is a whole program.
  *
- * What differs: bytes are copied through a socket, so a pin gives no pointer, and an object, or a list of keys, is at most
+ * What differs: what is put may be thrown away for want of room as if with neotier_put_options.discard, unless neotierd's configuration
+ * says otherwise; bytes are copied through a socket, so a pin gives no pointer, and an object, or a list of keys, is at most
  * neotier_client_limits.max_message; a connection is a session, its pins go when it ends, however it ends; moves wait for so long as they
  * are told instead of giving a ticket. NEOTIER_EGONE with "connection": it is lost, and every later call says so: close and connect again.
  *
@@ -54,7 +55,10 @@ NEOTIER_API int64_t neotier_client_lookup_prefix(neotier_client *client, const s
 NEOTIER_API int neotier_client_remove(neotier_client *client, const struct neotier_object_key *key);
 NEOTIER_API int neotier_client_touch(neotier_client *client, const struct neotier_object_key *key);
 NEOTIER_API int neotier_client_describe(neotier_client *client, const struct neotier_object_key *key, uint32_t kind, uint64_t recompute_ns);
-/* Holds the object where it is until unpinned, lease_ms have passed, or the connection ends. *bytes (may be NULL): its size. */
+/*
+ * Holds the object where it is until unpinned, lease_ms have passed, or the connection ends; in any case no longer than neotierd's
+ * [client].max_lease_ms, ten minutes by default. *bytes (may be NULL): its size.
+ */
 NEOTIER_API int neotier_client_pin(neotier_client *client, const struct neotier_object_key *key, uint64_t lease_ms, uint64_t *pin,
 				   uint64_t *bytes);
 NEOTIER_API int neotier_client_unpin(neotier_client *client, uint64_t pin);

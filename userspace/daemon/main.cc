@@ -45,6 +45,9 @@ void reload(Daemon& daemon, const std::string& file) {
     (void)refuse(error);
     daemon.reload_failed();
     say("the configuration from before stays in force");
+  } catch (const std::exception& error) {
+    daemon.reload_failed();
+    say(fmt::format("the configuration from before stays in force: {}", error.what()));
   }
   neotier::daemon::notify_manager("READY=1\n");
 }
@@ -69,7 +72,11 @@ int serve(const std::string& file) {
   neotier::daemon::notify_manager(fmt::format("READY=1\nSTATUS=serving {}\n", config.socket_path));
 
   std::thread loop([&] {
-    daemon.run();
+    try {
+      daemon.run();
+    } catch (const std::exception& error) {
+      say(error.what());
+    }
     // Wakes the loop below, whatever ended this one.
     kill(getpid(), SIGTERM);
   });

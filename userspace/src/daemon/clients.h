@@ -54,7 +54,7 @@ struct ClientStatus {
 
 // All clients of one user: what one connection may not, a hundred of them may not either.
 struct User {
-  WorkGroup slow, quick;
+  WorkGroup slow, quick, bulk;
   HeldPins pins;
   // The loop's own.
   uint32_t connections = 0;

@@ -2,7 +2,8 @@
 // The sockets: one thread waits for all of them (epoll) and never for an engine; requests go to the workers, a client's
 // one at a time and in order, so that users take turns and a client that goes can be put away in one place. What waits
 // for nothing is answered at once, and what waits for the engine alone has workers of its own: however many requests
-// wait for media, others are answered.
+// wait for media, others are answered. The loop copies 64 KiB of a client at a time and neither takes nor gives back
+// more memory than that: pages are a third kind of workers' affair.
 //
 // Memory is bounded before it is taken: a frame's length is checked first, what is above 64 KiB waits until
 // in_flight_bytes has room, and who then stops in the middle is cut off after message_timeout_s. A request holds room
@@ -46,8 +47,20 @@ class Server {
   uint64_t in_flight_bytes() const { return in_flight_; }
 
  private:
-  // kLeaving: what it holds is given back by a worker, where that is much.
-  enum class Phase : uint8_t { kHeader, kBody, kRoomForBody, kRoomForReply, kRunning, kTicket, kReply, kLeaving };
+  // With a worker: kPreparing, memory for its body is taken; kRunning; kTidying, that of its reply is given back;
+  // kLeaving, all that it holds.
+  enum class Phase : uint8_t {
+    kHeader,
+    kRoomForBody,
+    kPreparing,
+    kBody,
+    kRoomForReply,
+    kRunning,
+    kTicket,
+    kReply,
+    kTidying,
+    kLeaving
+  };
   struct OfDone;
   struct OfRoom;
   struct OfTickets;
@@ -69,7 +82,11 @@ class Server {
     Session::Outcome outcome;
     uint32_t watched = 0;
     bool gone = false;
-    bool failed = false;  // its worker had no memory for an answer
+    bool failed = false;  // its worker had no memory
+    bool with_worker() const {
+      return phase == Phase::kPreparing || phase == Phase::kRunning || phase == Phase::kTidying ||
+             phase == Phase::kLeaving;
+    }
   };
 
   void accept_clients(uint64_t now_ns);
@@ -88,7 +105,10 @@ class Server {
   void room_is_there(Connection& c, uint64_t now_ns);
   void release_room(Connection& c, uint64_t now_ns);
   void body_is_there(Connection& c, uint64_t now_ns);
+  void expect_body(Connection& c, uint64_t now_ns);
   void start(Connection& c, uint64_t now_ns);
+  void hand_in(Connection& c, Phase phase, Workers& workers, WorkGroup& group);
+  Workers& workers_of(const WorkGroup& group, const User& user);
   void carry_out(Connection& c);
   void forget(Connection& c);
   void work_is_done(uint64_t now_ns);
@@ -123,7 +143,7 @@ class Server {
   engine::LinkedList<Connection, OfTickets> on_tickets_;
   std::mutex done_mutex_;
   engine::LinkedList<Connection, OfDone> done_;
-  std::unique_ptr<Workers> slow_, quick_;
+  std::unique_ptr<Workers> slow_, quick_, bulk_;
 };
 
 }  // namespace neotier::daemon

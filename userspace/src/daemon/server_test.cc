@@ -228,6 +228,7 @@ TEST(Server, PinsGoWithTheirConnectionHoweverItEnds) {
   }
   ASSERT_TRUE(rig.sessions(1));
   EXPECT_EQ(rig.server.in_flight_bytes(), 0u);
+  EXPECT_EQ(rig.engine.status().counters.session_releases, 5u);
 }
 
 TEST(Server, GreetingsAreChecked) {
@@ -361,6 +362,13 @@ TEST(Server, OthersAreServedWhileAllWaitForAMedium) {
     EXPECT_EQ(neotier_client_unpin(client, pin), 0);
     EXPECT_EQ(neotier_client_lookup_prefix(client, key(make_key(2)), 1), 1);
   }
+  {
+    Connected dies(rig);
+    uint64_t pin = 0;
+    ASSERT_EQ(neotier_client_pin(dies, key(make_key(2)), 0, &pin, nullptr), 0);
+    ASSERT_EQ(rig.pins(), 1u);
+  }
+  EXPECT_TRUE(soon([&] { return rig.pins() == 0; })) << "what it held goes too";
   for (const auto& one : hostile) EXPECT_FALSE(one->readable()) << "the device still holds";
   held.release();
   for (const auto& one : hostile) EXPECT_EQ(one->reply().body, data);
@@ -445,7 +453,7 @@ TEST(Workers, TurnsGoRoundAmongUsers) {
   WorkGroup many, one, blocked;
   std::vector<Job> jobs(12);
   Workers* all = nullptr;
-  Workers workers(1, [&](Work& work) {
+  Workers workers(1, false, [&](Work& work) {
     const int number = static_cast<Job&>(work).number;
     while (!go) std::this_thread::yield();
     {

@@ -61,11 +61,7 @@ Session::Session(Service& service, Limits limits, std::shared_ptr<Client> client
     : service_(service), limits_(limits), client_(std::move(client)), session_(service.engine.open_session()) {}
 
 Session::~Session() {
-  // One by one: as many as a client may have would hold the engine up.
-  pins_.give_back_all([this](uint64_t pin) {
-    client_->user->pins.give_back(pin);
-    (void)service_.engine.unpin(session_, pin);
-  });
+  pins_.give_back_all([this](uint64_t pin) { client_->user->pins.give_back(pin); });
   service_.engine.close_session(session_);
 }
 

@@ -36,6 +36,12 @@ class Buffer {
   }
   std::byte* data() { return bytes_.get(); }
   size_t size() const { return size_; }
+  // More than is kept: giving it back takes as long as it is large.
+  bool large() const { return capacity_ > kKept; }
+  void drop() {
+    size_ = capacity_ = 0;
+    bytes_.reset();
+  }
   std::span<std::byte> span() { return {bytes_.get(), size_}; }
 
  private:

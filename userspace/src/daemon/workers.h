@@ -6,6 +6,8 @@
 // Nothing here needs memory once the threads run. Thread safety: all calls from any thread.
 #pragma once
 
+#include <sched.h>
+
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
@@ -33,7 +35,9 @@ struct WorkGroup : engine::Linked<WorkGroup, OfTurns> {
 class Workers {
  public:
   // `carry_out` must not throw. It may put `work` and its group away: neither is looked at afterwards.
-  Workers(size_t at_once, std::function<void(Work&)> carry_out) : carry_out_(std::move(carry_out)), at_once_(at_once) {
+  // long_ones: they copy for long, so that a thread that answers something short goes before them.
+  Workers(size_t at_once, bool long_ones, std::function<void(Work&)> carry_out)
+      : carry_out_(std::move(carry_out)), at_once_(at_once), long_ones_(long_ones) {
     for (size_t i = 0; i < at_once + 1; i++) threads_.emplace_back([this] { run(); });
   }
   // Finishes what was handed in.
@@ -72,6 +76,8 @@ class Workers {
     if (!Turns::has(&group) && !group.waiting.empty() && group.running < at_once_) turns_.push_back(&group);
   }
   void run() {
+    const sched_param none{};
+    if (long_ones_) (void)sched_setscheduler(0, SCHED_BATCH, &none);
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return stop_ || !turns_.empty(); });
@@ -92,6 +98,7 @@ class Workers {
   Turns turns_;
   const std::function<void(Work&)> carry_out_;
   const size_t at_once_;
+  const bool long_ones_;
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };
