@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <linux/sched/types.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -25,7 +26,8 @@ namespace {
 
 constexpr uint64_t kListening = 0, kEvent = UINT64_MAX;  // of epoll; clients' numbers are between
 constexpr uint64_t kFree = 64 << 10;                     // of a request: takes no room
-constexpr size_t kMostAtOnce = 64 << 10;                 // bytes of one client before it is another's turn
+constexpr size_t kMostInATurn = 4 << 20;                 // bytes of one client before it is another's turn
+constexpr timespec kMoreToCome{0, 200000};               // waited for within a turn
 constexpr int kTicketMs = 2;                             // between two looks at tickets
 constexpr uint64_t kSecond = 1000000000;
 constexpr size_t kPage = 4096;
@@ -36,6 +38,12 @@ void add(int epoll, int fd, uint64_t id, uint32_t events) {
   event.data.u64 = id;
   if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
     throw std::runtime_error(fmt::format("epoll: {}", std::strerror(errno)));
+}
+
+// Whether it is ready within the time that a turn may wait.
+bool becomes(int fd, short events) {
+  pollfd one{fd, events, 0};
+  return ppoll(&one, 1, &kMoreToCome, nullptr) > 0;
 }
 
 // The loop has little to do for each request, and much to do for all of them together: among threads that copy it would
@@ -63,7 +71,7 @@ Server::Server(Service service, Clients& clients, Limits limits, uint32_t worker
   const auto carry = [this](Work& work) { carry_out(static_cast<Connection&>(work)); };
   slow_ = std::make_unique<Workers>(workers, true, carry);
   quick_ = std::make_unique<Workers>(1, false, carry);
-  bulk_ = std::make_unique<Workers>(1, true, carry);
+  bulk_ = std::make_unique<Workers>(2, true, carry);
 }
 
 Server::~Server() {
@@ -244,14 +252,24 @@ void Server::set_deadline(Connection& c, uint64_t now_ns, uint64_t seconds) {
   next_deadline_ns_ = std::min(next_deadline_ns_, c.deadline_ns);
 }
 
+// One that a worker's turn interrupted.
+void Server::keep_deadline(Connection& c) {
+  c.deadline_ns = c.kept_deadline_ns;
+  next_deadline_ns_ = std::min(next_deadline_ns_, c.deadline_ns);
+}
+
 void Server::ready(Connection& c, uint32_t events, uint64_t now_ns) {
   const bool broken = events & (EPOLLERR | EPOLLHUP);
   switch (c.phase) {
     case Phase::kHeader:
-    case Phase::kBody:
       return receive(c, now_ns);
+    case Phase::kBody:
+      if (c.header.body_bytes <= kFree) return receive(c, now_ns);
+      return hand_in(c, Phase::kReceiving, *bulk_, c.client->user->bulk);
     case Phase::kReply:
       return send(c, now_ns);
+    case Phase::kReceiving:
+    case Phase::kSending:
     case Phase::kPreparing:
     case Phase::kRunning:
     case Phase::kTidying:
@@ -270,25 +288,88 @@ void Server::ready(Connection& c, uint32_t events, uint64_t now_ns) {
   }
 }
 
+// A header, or a body that is short.
 void Server::receive(Connection& c, uint64_t now_ns) {
-  size_t taken = 0;
-  while (taken < kMostAtOnce) {
+  for (;;) {
     const bool head = c.phase == Phase::kHeader;
     std::byte* at = (head ? c.raw_header : c.body.data()) + c.have;
     const size_t wanted = (head ? kHeaderBytes : c.header.body_bytes) - c.have;
-    const ssize_t got = recv(c.fd, at, std::min(wanted, kMostAtOnce), 0);
+    const ssize_t got = recv(c.fd, at, wanted, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (got <= 0) return close_connection(c);
     if (head && c.have == 0 && c.session->greeted()) set_deadline(c, now_ns, c.session->limits().message_timeout_s);
     c.have += static_cast<size_t>(got);
-    taken += static_cast<size_t>(got);
-    service_.counters.received_bytes += static_cast<uint64_t>(got);
-    c.client->received_bytes += static_cast<uint64_t>(got);
+    count_received(c, static_cast<uint64_t>(got));
     if (static_cast<size_t>(got) < wanted) continue;
     if (!head) return body_is_there(c, now_ns);
     if (!header_is_there(c, now_ns)) return;
+    if (c.header.body_bytes > kFree) return;
   }
+}
+
+void Server::count_received(Connection& c, uint64_t bytes) {
+  service_.counters.received_bytes += bytes;
+  c.client->received_bytes += bytes;
+}
+
+void Server::count_sent(Connection& c, uint64_t bytes) {
+  service_.counters.sent_bytes += bytes;
+  c.client->sent_bytes += bytes;
+}
+
+// By a worker: what has come, and what comes soon.
+void Server::receive_turn(Connection& c) {
+  size_t taken = 0;
+  while (taken < kMostInATurn && c.have < c.header.body_bytes) {
+    const ssize_t got = recv(c.fd, c.body.data() + c.have, c.header.body_bytes - c.have, 0);
+    if (got > 0) {
+      c.have += static_cast<size_t>(got);
+      taken += static_cast<size_t>(got);
+      count_received(c, static_cast<uint64_t>(got));
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!becomes(c.fd, POLLIN)) return;
+    } else if (got == 0 || errno != EINTR) {
+      c.ended = true;
+      return;
+    }
+  }
+}
+
+void Server::send_turn(Connection& c) {
+  size_t given = 0;
+  while (given < kMostInATurn && c.sent < c.reply.size()) {
+    const ssize_t put = ::send(c.fd, c.reply.data() + c.sent, c.reply.size() - c.sent, MSG_NOSIGNAL);
+    if (put > 0) {
+      c.sent += static_cast<size_t>(put);
+      given += static_cast<size_t>(put);
+      count_sent(c, static_cast<uint64_t>(put));
+    } else if (put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!becomes(c.fd, POLLOUT)) return;
+    } else if (put == 0 || errno != EINTR) {
+      c.ended = true;
+      return;
+    }
+  }
+}
+
+void Server::received_some(Connection& c, uint64_t now_ns) {
+  c.phase = Phase::kBody;
+  const bool whole = c.have == c.header.body_bytes;
+  if (whole) return body_is_there(c, now_ns);
+  if (c.ended || draining_) return close_connection(c);
+  // Whoever has gone sends no more than what is there, and is watched no more.
+  if (c.gone) return hand_in(c, Phase::kReceiving, *bulk_, c.client->user->bulk);
+  keep_deadline(c);
+  watch(c, EPOLLIN);
+}
+
+void Server::sent_some(Connection& c, uint64_t now_ns) {
+  c.phase = Phase::kReply;
+  if (c.ended || c.gone) return close_connection(c);
+  if (c.sent == c.reply.size()) return reply_is_sent(c, now_ns);
+  keep_deadline(c);
+  watch(c, EPOLLOUT);
 }
 
 bool Server::header_is_there(Connection& c, uint64_t now_ns) {
@@ -396,8 +477,9 @@ void Server::start(Connection& c, uint64_t now_ns) {
 // The connection stays until work_is_done() has seen it.
 void Server::hand_in(Connection& c, Phase phase, Workers& workers, WorkGroup& group) {
   c.phase = phase;
+  c.kept_deadline_ns = c.deadline_ns;
   c.deadline_ns = UINT64_MAX;
-  if (c.fd >= 0) watch(c, 0);
+  if (c.fd >= 0 && !c.gone) watch(c, 0);
   c.group = &group;
   workers.hand_in(c);
 }
@@ -420,6 +502,12 @@ void Server::carry_out(Connection& c) {
         c.session.reset();
         c.body.drop();
         c.reply.drop();
+        break;
+      case Phase::kReceiving:
+        receive_turn(c);
+        break;
+      case Phase::kSending:
+        send_turn(c);
         break;
       case Phase::kTidying:
         c.reply.shrink();
@@ -455,7 +543,11 @@ void Server::work_is_done(uint64_t now_ns) {
     }
     one->phase = Phase::kReply;  // nobody else has it any more
     give_turn(one->client->id, [&](Connection& c) {
-      if (c.gone || (c.failed && was != Phase::kPreparing)) {
+      if (was == Phase::kReceiving) {
+        received_some(c, now_ns);
+      } else if (was == Phase::kSending) {
+        sent_some(c, now_ns);
+      } else if (c.gone || (c.failed && was != Phase::kPreparing)) {
         close_connection(c);
       } else if (c.failed) {
         // What follows of this request cannot be taken, so the connection ends.
@@ -463,6 +555,8 @@ void Server::work_is_done(uint64_t now_ns) {
         Session::refuse(c.header, NEOTIER_ENOMEM, "neotierd is out of memory", c.reply);
         c.outcome.hang_up = true;
         answer(c, now_ns);
+      } else if (was == Phase::kPreparing && draining_) {
+        close_connection(c);
       } else if (was == Phase::kPreparing) {
         expect_body(c, now_ns);
       } else if (was == Phase::kTidying) {
@@ -503,19 +597,19 @@ void Server::answer(Connection& c, uint64_t now_ns) {
 }
 
 void Server::send(Connection& c, uint64_t now_ns) {
-  size_t given = 0;
+  if (c.reply.size() - c.sent > kFree) return hand_in(c, Phase::kSending, *bulk_, c.client->user->bulk);
   while (c.sent < c.reply.size()) {
-    if (given >= kMostAtOnce) return watch(c, EPOLLOUT);
-    const size_t left = std::min(c.reply.size() - c.sent, kMostAtOnce);
-    const ssize_t put = ::send(c.fd, c.reply.data() + c.sent, left, MSG_NOSIGNAL);
+    const ssize_t put = ::send(c.fd, c.reply.data() + c.sent, c.reply.size() - c.sent, MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return watch(c, EPOLLOUT);
     if (put <= 0) return close_connection(c);
     c.sent += static_cast<size_t>(put);
-    given += static_cast<size_t>(put);
-    service_.counters.sent_bytes += static_cast<uint64_t>(put);
-    c.client->sent_bytes += static_cast<uint64_t>(put);
+    count_sent(c, static_cast<uint64_t>(put));
   }
+  reply_is_sent(c, now_ns);
+}
+
+void Server::reply_is_sent(Connection& c, uint64_t now_ns) {
   if (c.outcome.hang_up || draining_) return close_connection(c);
   next_request(c, now_ns);
 }

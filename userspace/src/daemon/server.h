@@ -2,8 +2,8 @@
 // The sockets: one thread waits for all of them (epoll) and never for an engine; requests go to the workers, a client's
 // one at a time and in order, so that users take turns and a client that goes can be put away in one place. What waits
 // for nothing is answered at once, and what waits for the engine alone has workers of its own: however many requests
-// wait for media, others are answered. The loop copies 64 KiB of a client at a time and neither takes nor gives back
-// more memory than that: pages are a third kind of workers' affair.
+// wait for media, others are answered. What is longer than 64 KiB is taken, copied and given back by a third kind of
+// workers, so that the loop has little to do and is soon there for the next.
 //
 // Memory is bounded before it is taken: a frame's length is checked first, what is above 64 KiB waits until
 // in_flight_bytes has room, and who then stops in the middle is cut off after message_timeout_s. A request holds room
@@ -47,17 +47,19 @@ class Server {
   uint64_t in_flight_bytes() const { return in_flight_; }
 
  private:
-  // With a worker: kPreparing, memory for its body is taken; kRunning; kTidying, that of its reply is given back;
-  // kLeaving, all that it holds.
+  // With a worker: kPreparing, memory for its body is taken; kReceiving and kSending, more of its body or reply than
+  // the loop copies; kRunning; kTidying, memory of its reply is given back; kLeaving, all that it holds.
   enum class Phase : uint8_t {
     kHeader,
     kRoomForBody,
     kPreparing,
     kBody,
+    kReceiving,
     kRoomForReply,
     kRunning,
     kTicket,
     kReply,
+    kSending,
     kTidying,
     kLeaving
   };
@@ -77,15 +79,16 @@ class Server {
     Header header;
     Buffer body, reply;
     size_t have = 0, sent = 0;  // of header or body; of the reply
-    uint64_t deadline_ns = UINT64_MAX;
+    uint64_t deadline_ns = UINT64_MAX, kept_deadline_ns = UINT64_MAX;
     uint64_t wanted = 0, room = 0;  // of in_flight_bytes; held of it
     Session::Outcome outcome;
     uint32_t watched = 0;
     bool gone = false;
+    bool ended = false;   // the other end closed, as its worker found
     bool failed = false;  // its worker had no memory
     bool with_worker() const {
-      return phase == Phase::kPreparing || phase == Phase::kRunning || phase == Phase::kTidying ||
-             phase == Phase::kLeaving;
+      return phase == Phase::kPreparing || phase == Phase::kReceiving || phase == Phase::kRunning ||
+             phase == Phase::kSending || phase == Phase::kTidying || phase == Phase::kLeaving;
     }
   };
 
@@ -110,6 +113,14 @@ class Server {
   void hand_in(Connection& c, Phase phase, Workers& workers, WorkGroup& group);
   Workers& workers_of(const WorkGroup& group, const User& user);
   void carry_out(Connection& c);
+  void receive_turn(Connection& c);
+  void send_turn(Connection& c);
+  void received_some(Connection& c, uint64_t now_ns);
+  void sent_some(Connection& c, uint64_t now_ns);
+  void reply_is_sent(Connection& c, uint64_t now_ns);
+  void count_received(Connection& c, uint64_t bytes);
+  void count_sent(Connection& c, uint64_t bytes);
+  void keep_deadline(Connection& c);
   void forget(Connection& c);
   void work_is_done(uint64_t now_ns);
   void check_tickets(uint64_t now_ns);
