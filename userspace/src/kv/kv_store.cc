@@ -293,9 +293,11 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
   // In the order in which a forward pass needs them.
   for (uint32_t layer = 0; layer < options_.layers; layer++) {
     load->tickets_[layer].reserve(load->blocks_);
+    // A layer's tickets lie together: they come and go at once.
+    const std::shared_ptr<engine::Ticket[]> tickets(new engine::Ticket[load->blocks_]);
     for (size_t block = 0; block < load->blocks_; block++) {
       // Kept before it is used: the load waits for all that may still write to the caller's memory.
-      const engine::TicketRef& ticket = load->tickets_[layer].emplace_back(std::make_shared<engine::Ticket>());
+      const engine::TicketRef& ticket = load->tickets_[layer].emplace_back(tickets, &tickets[block]);
       engine_.get_async(keys[block], layer * options_.layer_bytes,
                         {into[layer * keys.size() + block], options_.layer_bytes}, ticket);
     }
