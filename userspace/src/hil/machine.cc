@@ -250,9 +250,10 @@ std::vector<std::string> qemu_command(const QemuPlan& plan, const Bars& bars) {
            "-device", fmt::format("ivshmem-plain,memdev=bar{},bus=pcie.0,addr={}", i, kFirstSlot + i)});
     }
   }
+  // cryptomgr.notests: the kernel would test its ciphers beside the program, with half a billion instructions.
   add({"-kernel", plan.kernel_image.string(), "-initrd", plan.initramfs.string(), "-append",
        "console=ttyS0 loglevel=5 panic=-1 oops=panic nokaslr norandmaps random.trust_cpu=off "
-       "random.trust_bootloader=off swiotlb=noforce mitigations=off iomem=relaxed " +
+       "random.trust_bootloader=off swiotlb=noforce mitigations=off iomem=relaxed cryptomgr.notests " +
            plan.kernel_arguments + (plan.share_files ? " no_timer_check" : ""),
        "-plugin", plugin});
   return command;
