@@ -268,6 +268,7 @@ class Machine final : public DeviceSink, public LineObserver {
                                {Field::kMmioReadPs, p.mmio_read_ns * 1000},
                                {Field::kBasePs, p.base_ps},
                                {Field::kLog2Width, options_.log2_width},
+                               {Field::kLlcKib, p.llc_kib},
                                {Field::kManagedDma, census.managed_pages[0]},
                                {Field::kManagedDma32, census.managed_pages[1]},
                                {Field::kManagedNormal, census.managed_pages[2]},

@@ -65,7 +65,8 @@ class Watch {
     if (recorder_) {
       recorder_->end({{trace::Field::kEndModelledNs, (counters.modelled_ps - begin_.modelled_ps) / 1000},
                       {trace::Field::kEndDramFills, counters.fills[0] - begin_.fills[0]},
-                      {trace::Field::kEndCxlFills, counters.fills[1] - begin_.fills[1]}},
+                      {trace::Field::kEndCxlFills, counters.fills[1] - begin_.fills[1]},
+                      {trace::Field::kEndL2Misses, counters.l2_misses - begin_.l2_misses}},
                      now_of(counters));
       recorder_->finish();
     }

@@ -103,7 +103,7 @@ class Builder {
   void header(uint64_t field, uint64_t value) {
     if (field == 0 || field >= r_.fields.size()) fail("has a header field of no known kind");
     r_.fields[field] = value;
-    if (field >= static_cast<uint64_t>(Field::kEndModelledNs)) ended_ = true;
+    if (trace::is_total(static_cast<Field>(field))) ended_ = true;
     if (static_cast<Field>(field) == Field::kCxlBytes) cxl_bytes_ = value;
     if (static_cast<Field>(field) == Field::kCxlBase) cxl_base_ = value;
     if ((static_cast<Field>(field) == Field::kShift && value > 10) ||

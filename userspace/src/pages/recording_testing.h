@@ -56,6 +56,8 @@ class RecordingFile {
   void state(trace::Record what, uint64_t page) { put(trace::pages_of(what, page / 16, uint64_t{1} << page % 16)); }
   void leave_out_totals() { bare_ = true; }
   void forget_a_fill() { --fills_[0]; }
+  // What the last cache was asked for; without it the recording is an older one.
+  void asked(uint64_t l2_misses) { l2_misses_ = l2_misses; }
 
   Recording read() {
     using trace::Field;
@@ -67,6 +69,7 @@ class RecordingFile {
       writer.put(trace::header_of(Field::kEndModelledNs, 1));
       writer.put(trace::header_of(Field::kEndDramFills, fills_[0]));
       writer.put(trace::header_of(Field::kEndCxlFills, fills_[1]));
+      if (l2_misses_ != 0) writer.put(trace::header_of(Field::kEndL2Misses, l2_misses_));
     }
     writer.finish();
     return read_recording(file);
@@ -75,7 +78,7 @@ class RecordingFile {
  private:
   bool bare_;
   std::vector<uint64_t> words_;
-  uint64_t fills_[2] = {0, 0};
+  uint64_t fills_[2] = {0, 0}, l2_misses_ = 0;
 };
 
 }  // namespace neotier::pages

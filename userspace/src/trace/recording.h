@@ -69,8 +69,13 @@ enum class Field : uint8_t {
   kEndModelledNs,
   kEndDramFills,
   kEndCxlFills,
+  kEndL2Misses,  // what the last cache was asked for
+  // Not at the end; they came later.
+  kLlcKib,  // the last cache
   kNrFields
 };
+// What came later is 0 in older recordings of the same version.
+constexpr bool is_total(Field field) { return field >= Field::kEndModelledNs && field <= Field::kEndL2Misses; }
 
 constexpr uint64_t record_of(Record record, uint64_t value) {
   return static_cast<uint64_t>(record) << 56 | (value & ((uint64_t{1} << 56) - 1));
