@@ -13,12 +13,19 @@ using trace::Field;
 
 namespace {
 constexpr uint64_t kUs = 1000, kMs = 1'000'000, kTickNs = 100 * kUs;
-// The one CPU is kswapd's and the program's in turns, a tick of 250 Hz each.
-constexpr uint64_t kSliceNs = 4 * kMs;
+// The one CPU is taken from whoever has it at the next tick of 250 Hz, unless it has had it for less than the
+// scheduler's slice.
+constexpr uint64_t kTickOfKernelNs = 4 * kMs, kSliceNs = 750 * kUs;
+constexpr uint64_t end_of_turn(uint64_t begin) {
+  return (begin + kSliceNs + kTickOfKernelNs - 1) / kTickOfKernelNs * kTickOfKernelNs;
+}
 constexpr uint64_t kReportsPerRead = 8;  // a line of the ring, read by streaming loads
 // Identities of pages: all that programs map is one mapping, by a page's number, or by the owner that the
 // recording tells.
 constexpr uint64_t kPages = 1, kOwners = 2;
+// Lines that the kernel fetches for a report, in hundredths: of the module's table, which lies in either tier. Nobody
+// knows in which, so half is taken from each.
+constexpr uint64_t kReportDram = 45, kReportCxl = 45;
 
 }  // namespace
 
@@ -167,7 +174,7 @@ void Driver::drain(uint64_t now) {
   neotier_drain_done(&drain_, static_cast<uint32_t>(reports_.size()));
   counts_.reports += reports_.size();
   memory_.spend_reads((reports_.size() + kReportsPerRead - 1) / kReportsPerRead);
-  memory_.spend_instructions(reports_.size() * params_.report_instructions);
+  memory_.spend({params_.report_instructions, kReportDram, kReportCxl}, reports_.size());
   for (const Report& report : reports_) {
     if (report.slot >= queued_.size() * 64) continue;
     neotier_hotlist_report(&hotlist_, report.slot, report.count, now, epoch_ns,
@@ -197,8 +204,10 @@ void Driver::drop_reserve() {
 int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
   const neotier_time start = time();
   neotier_hotlist_done(&hotlist_, batch, nr);
+  uint32_t moved = 0;
   for (uint32_t i = 0; i < nr; ++i) {
     const uint32_t page = memory_.page_of(batch[i].page);
+    if (page == kNoPage || !memory_.movable(page)) continue;  // freed while the program had its turn
     // To the module, memory that is freed and got anew at the same address is the same page.
     const uint32_t owner = memory_.owner(page);
     const uint64_t identity = owner != 0 ? neotier_page_identity(kOwners, owner) : neotier_page_identity(kPages, page);
@@ -208,27 +217,30 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
     } else {
       // As the kernel's allocator: below the low watermark it wakes kswapd, unless the module leaves it asleep.
       if (!neotier_room_hold(&room_, hotlist_.waiting.nr) && memory_.dram_free() <= memory_.low()) {
-        // Woken from its sleep it goes first: its turn is part of what the batch is measured to take.
-        if (!kswapd_runs()) run_kswapd();
+        wake_kswapd();
         room_.fill = true;
       }
       memory_.take_dram(1);
     }
     memory_.promote(page);
-    memory_.spend_instructions(params_.promote_instructions);
-    // After a turn's work of its own the thread lets kswapd go on, in the middle of a batch, whose time goes on as
-    // well.
-    ran_ns_ += params_.promote_instructions << shift_;
-    if (ran_ns_ >= kSliceNs) {
-      ran_ns_ -= kSliceNs;
-      if (kswapd_runs()) run_kswapd();
-    }
+    ++moved;
     neotier_ping_pong_note(&ping_pong_, identity, now_ns());
+    if (now_ns() >= turn_ends_ns_) be_preempted();
   }
-  counts_.promoted += nr;
+  counts_.promoted += moved;
   const neotier_time end = time();
   counts_.promote_ns += neotier_clock_span(&clock_, &start, &end);
-  return static_cast<int>(nr);
+  return static_cast<int>(moved);
+}
+
+// In the middle of a batch, whose time goes on. One other has a turn, not each.
+void Driver::be_preempted() {
+  if (now_ns() >= kswapd_at_ns_) {
+    run_kswapd();
+  } else if (program_) {
+    program_->run((end_of_turn(now_ns()) - now_ns()) >> shift_);
+  }
+  turn_ends_ns_ = end_of_turn(now_ns());
 }
 
 neotier_next Driver::step() {
@@ -245,14 +257,37 @@ neotier_next Driver::step() {
   return what == NEOTIER_SLEEP && room_.fill ? NEOTIER_WAIT_ROOM : what;
 }
 
-void Driver::wake_kswapd() { kswapd_at_ns_ = std::min(kswapd_at_ns_, now_ns()); }
+// One that is awake waits for its turn as before.
+void Driver::wake_kswapd() {
+  if (!kswapd_awake_) kswapd_at_ns_ = now_ns();
+}
 
 void Driver::run_kswapd() {
-  // The kernel goes on until each of the node's zones has a batch more than its high watermark.
+  // A round ends early where each zone has a batch more than its high watermark. kswapd rests where one zone has its
+  // watermark: the larger, from which reclaim takes; the other one stays at its low watermark.
   constexpr int64_t kZones = 2, kBatch = 64;
-  const auto high = memory_.low() + static_cast<int64_t>(params_.gap_pages) + kZones * kBatch;
-  const bool more = memory_.reclaim_until(high, params_.demote_instructions, kSliceNs >> shift_);
-  kswapd_at_ns_ = more ? now_ns() + kSliceNs : UINT64_MAX;
+  const int64_t high = memory_.low() + static_cast<int64_t>(params_.gap_pages);
+  const Memory::Goal goal = {high, high + kZones * kBatch, params_.high_pages};
+  kswapd_awake_ = true;
+  for (uint64_t turn_ends_ns = end_of_turn(now_ns());;) {
+    const uint64_t until = running_ ? turn_ends_ns : std::min(turn_ends_ns, wakes_at_ns_);
+    if (now_ns() < until && !memory_.reclaim(goal, (until - now_ns()) >> shift_)) {
+      kswapd_awake_ = false;
+      kswapd_at_ns_ = UINT64_MAX;
+      return;
+    }
+    if (now_ns() >= turn_ends_ns) {
+      kswapd_at_ns_ = end_of_turn(now_ns());
+      return;
+    }
+    // The thread goes first when it wakes, and kswapd has what is left of its turn, unless it had another one
+    // meanwhile.
+    const uint64_t start = now_ns();
+    kswapd_at_ns_ = turn_ends_ns;
+    run_thread();
+    turn_ends_ns += now_ns() - start;
+    if (!kswapd_awake_ || kswapd_at_ns_ != turn_ends_ns) return;
+  }
 }
 
 void Driver::wake() {
@@ -261,17 +296,27 @@ void Driver::wake() {
 }
 
 void Driver::run_thread() {
+  running_ = true;
   const uint64_t start = now_ns(), kswapd_at_ns = kswapd_at_ns_;
+  turn_ends_ns_ = end_of_turn(start);
   memory_.spend_instructions(params_.wake_instructions);
   memory_.spend_reads(params_.wake_reads);
   neotier_next what;
   do {
     what = step();
     if (what != NEOTIER_WAIT_ROOM) room_wait_us_ = NEOTIER_ROOM_WAIT_US;
+    // Between two batches the thread offers its turn: kswapd, woken from its sleep, goes first.
+    if (!kswapd_awake_ && now_ns() >= kswapd_at_ns_) {
+      run_kswapd();
+      turn_ends_ns_ = end_of_turn(now_ns());
+    }
   } while (what == NEOTIER_AGAIN);
+  running_ = false;
   const uint64_t now = now_ns(), period = params_.period_us * kUs;
   // The turn that kswapd waits for is the program's.
-  if (kswapd_at_ns != UINT64_MAX && kswapd_at_ns > start) kswapd_at_ns_ = kswapd_at_ns + (now - start);
+  if (kswapd_awake_ && kswapd_at_ns_ == kswapd_at_ns && kswapd_at_ns > start) {
+    kswapd_at_ns_ = kswapd_at_ns + (now - start);
+  }
   if (what == NEOTIER_WAIT_ROOM) {
     wakes_at_ns_ = now + std::min<uint64_t>(room_wait_us_ * kUs, period);
     room_wait_us_ = static_cast<uint32_t>(std::min<uint64_t>(room_wait_us_ * 2, params_.period_us));

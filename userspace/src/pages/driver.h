@@ -24,13 +24,24 @@
 
 namespace neotier::pages {
 
+// The program, which shares the CPU with the driver's thread and kswapd.
+class Program {
+ public:
+  virtual ~Program() = default;
+  // Goes on for so many instructions of its own, or to its end.
+  virtual void run(uint64_t instructions) = 0;
+};
+
 class Driver {
  public:
   // Throws std::runtime_error with one line for a law or tracker of no known name.
   Driver(const Recording& recording, Memory& memory, const Job& job, bool dry_run);
 
-  // Guest ns at which the thread, or kswapd on its behalf, wants to run.
-  uint64_t wakes_at() const { return std::min(wakes_at_ns_, kswapd_at_ns_); }
+  // Not owned. Until then nothing runs in the middle of the thread's work.
+  void set_program(Program& program) { program_ = &program; }
+
+  // Guest ns at which the thread, or kswapd on its behalf, wants to run. Not while the thread has been preempted.
+  uint64_t wakes_at() const { return running_ ? UINT64_MAX : std::min(wakes_at_ns_, kswapd_at_ns_); }
   void wake();
   // 100 us of guest time have passed.
   void tick() {
@@ -56,8 +67,8 @@ class Driver {
   }
   neotier_levels levels() const;
   neotier_next step();
+  void be_preempted();
   void run_thread();
-  bool kswapd_runs() const { return kswapd_at_ns_ != UINT64_MAX; }
   void run_kswapd();
   void wake_kswapd();
   void decide(uint64_t now);
@@ -88,10 +99,12 @@ class Driver {
   neotier_clock clock_{};
   alignas(8) uint8_t policy_state_[NEOTIER_POLICY_STATE_BYTES] = {};
 
-  bool started_ = false;
-  uint64_t wakes_at_ns_ = 0, next_period_ns_ = 0, decided_ns_ = 0, ran_ns_ = 0;
+  Program* program_ = nullptr;
+  bool started_ = false, running_ = false;  // running: the thread, which may have been preempted
+  uint64_t wakes_at_ns_ = 0, next_period_ns_ = 0, decided_ns_ = 0, turn_ends_ns_ = 0;
   uint32_t room_wait_us_ = NEOTIER_ROOM_WAIT_US;
-  uint64_t kswapd_at_ns_ = UINT64_MAX;  // it sleeps
+  bool kswapd_awake_ = false;
+  uint64_t kswapd_at_ns_ = UINT64_MAX;  // its next turn
   TrackerState observed_;               // when it last decided
   uint64_t ticks_ = 0;                  // 100 us each
   Result counts_, decided_counts_;

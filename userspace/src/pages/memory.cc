@@ -8,7 +8,24 @@ namespace neotier::pages {
 using trace::Field;
 
 namespace {
-constexpr uint64_t kLinesPerPage = 64;
+// Prices of the kernel's work, each the mean of seven runs of four programs: docs/decisions/0042-prices-of-kswapd.md.
+// Of an entry of a page table; more for one that was accessed, and for one whose page, in DRAM, becomes young.
+constexpr KernelPrice kEntry{.instructions = 78, .dram_percent = 6, .cxl_percent = 5},
+    kAccessedEntry{.instructions = 36}, kYoung{.instructions = 94, .dram_percent = 90};
+// Eviction: a page found where it does not belong, one that is taken, one whose entry is looked for, one that is kept.
+constexpr KernelPrice kSort{.instructions = 149, .dram_percent = 62, .cxl_percent = 2},
+    kTake{.instructions = 506, .dram_percent = 62, .cxl_percent = 2},
+    kFindEntry{.instructions = 860, .dram_percent = 250, .cxl_percent = 70}, kKeep{.instructions = 340};
+
+// Of a page that is moved 64 lines are cleared where it goes, then as many are read and written. These are fetched: a
+// page that was freed lately is in part still in the last cache. And what the rest costs, and what else the kernel
+// fetches. Measured with last caches of 8 and of 2 MiB; others are taken for the one or the other.
+struct MovePrice {
+  uint64_t dram_lines, cxl_lines, cached_ps, other_dram_percent, other_cxl_percent;
+};
+constexpr uint64_t kLargeLlcKib = 4096;
+constexpr MovePrice kPromoteLarge{24, 51, 330'000, 600, 550}, kPromoteSmall{50, 57, 265'000, 1200, 1050};
+constexpr MovePrice kDemoteLarge{64, 32, 290'000, 100, 100}, kDemoteSmall{64, 56, 170'000, 100, 100};
 }  // namespace
 
 Memory::Memory(const Recording& recording, const Params& params, Placement placement)
@@ -25,6 +42,10 @@ Memory::Memory(const Recording& recording, const Params& params, Placement place
       dram_free_(static_cast<int64_t>(recording.field(Field::kDramFreePages))),
       cxl_free_(static_cast<int64_t>(recording.field(Field::kCxlFreePages))),
       low_(static_cast<int64_t>(params.low_pages)),
+      evict_percent_(params.evict_percent),
+      promote_instructions_(params.promote_instructions),
+      demote_instructions_(params.demote_instructions),
+      large_llc_(params.llc_kib >= kLargeLlcKib),
       dram_pages_(recording.field(Field::kDramPresentPages)),
       reclaim_(recording.pages.size()) {}
 
@@ -51,7 +72,7 @@ void Memory::into_cxl(uint32_t page) {
 
 void Memory::leave(uint32_t page) {
   if (slot_[page] == kNoSlot) return;
-  mapped_ -= recording_.pages[page].movable;
+  if (recording_.pages[page].movable) reclaim_.unmap(page);
   if (slot_[page] == kInDram) {
     reclaim_.remove(page);
     ++dram_free_;
@@ -65,7 +86,7 @@ void Memory::leave(uint32_t page) {
 
 void Memory::place(uint32_t page) {
   const Page& recorded = recording_.pages[page];
-  mapped_ += recorded.movable;
+  if (recorded.movable) reclaim_.map(page);
   const bool counted = recorded.fresh;  // what was there before the region began is not in the free pages
   bool cxl = recorded.cxl;
   if (placement_ == Placement::kAllDram) cxl = false;
@@ -80,61 +101,119 @@ void Memory::come(uint32_t page) {
   if (slot_[page] == kNoSlot) place(page);
 }
 
-void Memory::copy(unsigned from, unsigned to, uint32_t slot) {
+void Memory::kernel_line(unsigned tier) {
   const uint64_t before = now_ps_;
-  for (uint64_t i = 0; i < kLinesPerPage; ++i) {
-    line(from);
-    line(to);
+  line(tier);
+  kernel_ps_ += now_ps_ - before;
+  evicted_percent_ += evict_percent_;
+}
+
+void Memory::move(bool up, uint32_t slot) {
+  const MovePrice& price = large_llc_ ? up ? kPromoteLarge : kDemoteLarge : up ? kPromoteSmall : kDemoteSmall;
+  for (uint64_t i = 0; i < price.dram_lines; ++i) kernel_line(0);
+  for (uint64_t i = 0; i < price.cxl_lines; ++i) {
+    kernel_line(1);
     requests_.push_back(slot * 2);
   }
-  kernel_ps_ += now_ps_ - before;
+  now_ps_ += price.cached_ps;
+  kernel_ps_ += price.cached_ps;
+  spend({up ? promote_instructions_ : demote_instructions_, price.other_dram_percent, price.other_cxl_percent});
+}
+
+void Memory::spend(const KernelPrice& price, uint64_t times) {
+  spend_instructions(price.instructions * times);
+  const std::array<uint64_t, 2> percent = {price.dram_percent, price.cxl_percent};
+  for (unsigned tier = 0; tier < 2; ++tier) {
+    for (kernel_percent_[tier] += percent[tier] * times; kernel_percent_[tier] >= 100; kernel_percent_[tier] -= 100) {
+      kernel_line(tier);
+    }
+  }
 }
 
 void Memory::promote(uint32_t page) {
   const uint32_t slot = slot_[page];
-  copy(1, 0, slot);
+  move(true, slot);
   page_of_[slot] = kNoPage;
   free_slots_.push_back(slot);
   ++cxl_free_;
   into_dram(page);
 }
 
-bool Memory::reclaim_until(int64_t free, uint64_t demote_instructions, uint64_t instructions) {
-  // Eviction, of a page looked at, and of one that is kept, whose neighbours are looked at as well; aging, of a page
-  // that a program maps, and of one that was accessed.
-  constexpr uint64_t kLookInstructions = 170, kKeepInstructions = 4000, kWalkInstructions = 29,
-                     kYoungInstructions = 190;
+void Memory::look_at(const Reclaim::Entries& entries) {
+  spend(kEntry, entries.all);
+  spend(kAccessedEntry, entries.accessed);
+  spend(kYoung, entries.young);
+}
+
+bool Memory::reclaim(const Goal& goal, uint64_t instructions) {
   const uint64_t end = instructions_ + instructions;
-  while (dram_free_ < free) {
+  for (;;) {
     if (instructions_ >= end) return true;
-    if (!rounds_.go_on(reclaim_.size(), static_cast<uint64_t>(std::max<int64_t>(1, free)))) return false;
-    if (rounds_.begins_batch() && reclaim_.low_on_cold()) {
-      const uint64_t young = reclaim_.age();
+    if (aging_) {
+      Reclaim::Entries entries;
+      aging_ = !reclaim_.age_on(entries);
+      look_at(entries);
+      if (!aging_) rounds_.end_round();
+      continue;
+    }
+    if (!taken_.empty()) {
+      const uint32_t page = taken_.back();
+      taken_.pop_back();
+      evict(page);
+      continue;
+    }
+    if (!rounds_.under_way()) {
+      if (dram_free_ >= goal.balanced) break;
+      if (!rounds_.begin(reclaim_.size(), goal.wanted)) return false;
+    }
+    if (rounds_.has_had_its_share() || rounds_.demoted() >= goal.wanted || dram_free_ >= goal.safe) {
       rounds_.end_round();
-      spend_instructions(mapped_ * kWalkInstructions + young * kYoungInstructions);
-      continue;
-    }
-    if (rounds_.left() == 0 || reclaim_.exhausted()) {
+    } else if (reclaim_.low_on_cold()) {
+      aging_ = true;
+    } else if (!take_batch()) {
       rounds_.end_round();
-      continue;
     }
-    rounds_.look();
-    const uint32_t page = reclaim_.look();
-    spend_instructions(kLookInstructions);
-    if (page == kNoPage) {
-      spend_instructions(kKeepInstructions);
-      continue;
-    }
-    rounds_.demote();
-    into_cxl(page);
-    --cxl_free_;
-    ++dram_free_;
-    ++demoted_;
-    copy(0, 1, slot_[page]);
-    spend_instructions(demote_instructions);
   }
   rounds_.sleep();
   return false;
+}
+
+bool Memory::take_batch() {
+  uint64_t looked = 0;
+  for (bool more = true; more && !reclaim_.exhausted(); ++looked) {
+    const uint32_t page = reclaim_.take();
+    more = rounds_.look(page != kNoPage);
+    page == kNoPage ? spend(kSort) : taken_.push_back(page);
+  }
+  rounds_.end_batch();
+  std::reverse(taken_.begin(), taken_.end());
+  return looked != 0;
+}
+
+void Memory::evict(uint32_t page) {
+  const Reclaim::Judgement judgement = reclaim_.judge(page);
+  spend(kTake);
+  switch (judgement.fate) {
+    case Reclaim::Fate::kGone:
+      break;
+    case Reclaim::Fate::kTold:
+      spend(kKeep);
+      break;
+    case Reclaim::Fate::kInUse:
+      spend(kFindEntry);
+      look_at(judgement.neighbours);
+      spend(kKeep);
+      break;
+    case Reclaim::Fate::kLeaves:
+      spend(kFindEntry);
+      rounds_.demote();
+      into_cxl(page);
+      --cxl_free_;
+      ++dram_free_;
+      ++demoted_;
+      move(false, slot_[page]);
+      break;
+  }
 }
 
 void Memory::finish(Result& result) const {

@@ -17,6 +17,11 @@ namespace neotier::pages {
 struct Params;
 struct Result;
 
+// What a piece of the kernel's work costs: instructions, and lines that it fetches, in hundredths.
+struct KernelPrice {
+  uint64_t instructions = 0, dram_percent = 0, cxl_percent = 0;
+};
+
 enum class Placement {
   kRecorded,    // where the recorded run had it
   kAllDram,     // as the name says
@@ -36,6 +41,10 @@ class Memory {
       if (tier == 1) requests_.push_back(slot_[page] * 2);
     }
     line(tier);
+    if constexpr (kTracked) {
+      if (evicted_percent_ >= 100) [[unlikely]]
+        fetch_again(tier, slot_[page]);
+    }
   }
   template <bool kTracked>
   void write_back(uint32_t page) {
@@ -62,6 +71,7 @@ class Memory {
     now_ps_ += n * base_ps_;
     kernel_ps_ += n * base_ps_;
   }
+  void spend(const KernelPrice& price, uint64_t times = 1);
   void spend_reads(uint64_t n) {
     now_ps_ += n * mmio_read_ps_;
     kernel_ps_ += n * mmio_read_ps_;
@@ -85,9 +95,14 @@ class Memory {
 
   // Copies a page that is in a slot into a page of DRAM that the caller has accounted for. The page is young.
   void promote(uint32_t page);
-  // What kswapd does in one turn of so many instructions: demotes pages until `free` are free. Returns whether it needs
-  // another turn.
-  bool reclaim_until(int64_t free, uint64_t demote_instructions, uint64_t instructions);
+  // What kswapd wants. It rests where `balanced` pages are free when a round has ended. A round goes on until it has
+  // had its share, has demoted `wanted`, or `safe` are free.
+  struct Goal {
+    int64_t balanced = 0, safe = 0;
+    uint64_t wanted = 0;
+  };
+  // What kswapd does in one turn of so many instructions. Returns whether it needs another turn.
+  bool reclaim(const Goal& goal, uint64_t instructions);
 
   void finish(Result& result) const;
 
@@ -103,7 +118,21 @@ class Memory {
   void place(uint32_t page);
   void into_dram(uint32_t page);
   void into_cxl(uint32_t page);
-  void copy(unsigned from, unsigned to, uint32_t slot);
+  // What entries cost.
+  void look_at(const Reclaim::Entries& entries);
+  // False: there is nothing to take.
+  bool take_batch();
+  void evict(uint32_t page);
+  // What it costs to move a page that leaves the slot, or comes into it.
+  void move(bool up, uint32_t slot);
+  // A line that the kernel fetches takes the place of the program's.
+  void kernel_line(unsigned tier);
+  // What it evicted is fetched again as what the program fetches now is: nobody knows what it was.
+  void fetch_again(unsigned tier, uint32_t slot) {
+    evicted_percent_ -= 100;
+    if (tier == 1) requests_.push_back(slot * 2);
+    line(tier);
+  }
 
   uint64_t occupy(unsigned tier) {
     const uint64_t start = std::max(now_ps_, free_at_ps_[tier]);
@@ -129,10 +158,16 @@ class Memory {
   uint32_t next_slot_ = 0;
   std::vector<uint32_t> requests_;
   int64_t dram_free_, cxl_free_, low_;
+  const uint64_t evict_percent_, promote_instructions_, demote_instructions_;
+  const bool large_llc_;
   uint64_t dram_pages_ = 0;
   Reclaim reclaim_;
   Rounds rounds_;
-  uint64_t mapped_ = 0;  // pages that a program maps, in both tiers
+  bool aging_ = false;           // kswapd is walking page tables
+  std::vector<uint32_t> taken_;  // by kswapd, the next one last
+  // Hundredths of a line: that the kernel has still to fetch, and that the program has to fetch again.
+  std::array<uint64_t, 2> kernel_percent_{};
+  uint64_t evicted_percent_ = 0;
 };
 
 }  // namespace neotier::pages

@@ -33,43 +33,65 @@ Kind kind_of_policy(const std::string& name) {
   throw std::runtime_error(fmt::format("--policy '{}': expected {}", name, known));
 }
 
-// Walks through a recording once. `kTracked`: a driver looks at what the device counts.
+// Walks through a recording once. `kTracked`: a driver looks at what the device counts, and lets the program go on in
+// the middle of its own work.
 template <bool kTracked>
-void walk(const Recording& recording, Memory& memory, Driver* driver) {
-  const unsigned shift = static_cast<unsigned>(recording.field(Field::kShift));
-  uint64_t next_tick = kTickNs;
-  const auto& steps = recording.steps;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const uint32_t page = steps[i] >> kStepBits;
-    switch (static_cast<Step>(steps[i] & ((1u << kStepBits) - 1))) {
-      case Step::kFill:
-        memory.fill<kTracked>(page);
-        break;
-      case Step::kWriteback:
-        memory.write_back<kTracked>(page);
-        break;
-      case Step::kAccessed:
-        memory.accessed(page);
-        break;
-      case Step::kNew:
-        memory.come(page);
-        break;
-      case Step::kGone:
-        memory.leave(page);
-        break;
-      case Step::kTime:
-        memory.pass(steps[i + 1], steps[i + 2]);
-        i += 2;
-        if constexpr (kTracked) {
-          while (memory.guest_ns(shift) >= next_tick) {
-            driver->tick();
-            next_tick += kTickNs;
+class Walk final : public Program {
+ public:
+  Walk(const Recording& recording, Memory& memory, Driver* driver)
+      : steps_(recording.steps),
+        shift_(static_cast<unsigned>(recording.field(Field::kShift))),
+        memory_(memory),
+        driver_(driver) {}
+
+  void run(uint64_t instructions) override {
+    uint64_t ran = 0;
+    // A driver that is woken may walk on.
+    for (size_t i = next_; i < steps_.size() && ran < instructions; i = next_) {
+      const uint32_t page = steps_[i] >> kStepBits;
+      next_ = i + 1;
+      switch (static_cast<Step>(steps_[i] & ((1u << kStepBits) - 1))) {
+        case Step::kFill:
+          memory_.fill<kTracked>(page);
+          break;
+        case Step::kWriteback:
+          memory_.write_back<kTracked>(page);
+          break;
+        case Step::kAccessed:
+          memory_.accessed(page);
+          break;
+        case Step::kNew:
+          memory_.come(page);
+          break;
+        case Step::kGone:
+          memory_.leave(page);
+          break;
+        case Step::kTime:
+          next_ = i + 3;
+          ran += steps_[i + 1];
+          memory_.pass(steps_[i + 1], steps_[i + 2]);
+          if constexpr (kTracked) {
+            for (; memory_.guest_ns(shift_) >= next_tick_; next_tick_ += kTickNs) driver_->tick();
+            if (memory_.guest_ns(shift_) >= driver_->wakes_at()) driver_->wake();
           }
-          if (memory.guest_ns(shift) >= driver->wakes_at()) driver->wake();
-        }
-        break;
+          break;
+      }
     }
   }
+
+ private:
+  const std::vector<uint32_t>& steps_;
+  const unsigned shift_;
+  Memory& memory_;
+  Driver* driver_;
+  size_t next_ = 0;
+  uint64_t next_tick_ = kTickNs;
+};
+
+// A line that is evicted is wanted once more as often as one of those that reach the last cache is found there.
+uint64_t evict_percent(const Recording& recording) {
+  const uint64_t fills = recording.fills[0] + recording.fills[1], asked = recording.field(Field::kEndL2Misses);
+  return asked <= fills ? 0 : (asked - fills) * 100 / asked;
 }
 
 }  // namespace
@@ -81,10 +103,13 @@ const std::vector<ParamInfo>& param_table() {
       {"report_instructions", &Params::report_instructions, 0, 10'000'000, "kernel: of a report that is read"},
       {"wake_instructions", &Params::wake_instructions, 0, 10'000'000, "kernel: of the driver's thread waking"},
       {"decide_instructions", &Params::decide_instructions, 0, 10'000'000, "kernel: of a decision"},
+      {"evict_percent", &Params::evict_percent, 0, 100, "kernel: lines the program fetches again for 100 of its own"},
+      {"llc_kib", &Params::llc_kib, 1, 1ull << 20, "machine: the last cache, KiB"},
       {"wake_reads", &Params::wake_reads, 0, 10'000, "uncached reads of the device when the thread wakes"},
       {"decide_reads", &Params::decide_reads, 0, 10'000, "uncached reads of the device for a decision"},
       {"low_pages", &Params::low_pages, 0, 1ull << 32, "DRAM: free pages at which new memory goes elsewhere"},
       {"gap_pages", &Params::gap_pages, 0, 1ull << 32, "DRAM: from the low to the high watermark"},
+      {"high_pages", &Params::high_pages, 1, 1ull << 32, "DRAM: what kswapd wants to free in a round"},
       {"quota_mb_per_s", &Params::quota_mb_per_s, 0, 1 << 20, "module: MiB/s"},
       {"period_us", &Params::period_us, 100, 60'000'000, "module: us"},
       {"decide_interval_ms", &Params::decide_interval_ms, 1, 60'000, "module: ms"},
@@ -137,10 +162,10 @@ void check(const Job& job) {
 // As the kernel computes them (mm/page_alloc.c, __setup_per_zone_wmarks and setup_per_zone_lowmem_reserve): of the
 // zones of node 0 together, what they keep for others included in the low one.
 Params on_machine(const Params& params, const Recording& recording) {
-  constexpr uint64_t kKeepShare = 256, kLeastShare = 4, kScaleOne = 10'000;
+  constexpr uint64_t kKeepShare = 256, kLeastShare = 4, kScaleOne = 10'000, kLeastReclaim = 32;
   uint64_t zones[] = {recording.field(Field::kManagedDma), recording.field(Field::kManagedDma32),
                       recording.field(Field::kManagedNormal)};
-  uint64_t above = zones[0] + zones[1] + zones[2], low = 0, gap = 0;
+  uint64_t above = zones[0] + zones[1] + zones[2], low = 0, gap = 0, high = 0;
   const uint64_t all = std::max<uint64_t>(1, above + recording.field(Field::kManagedCxl));
   for (const uint64_t pages : zones) {
     const uint64_t min = recording.field(Field::kMinFreeKib) / 4 * pages / all;
@@ -149,6 +174,7 @@ Params on_machine(const Params& params, const Recording& recording) {
     above -= pages;
     low += min + step + above / kKeepShare;
     gap += step;
+    if (pages != 0) high += std::max(min + 2 * step, kLeastReclaim);
   }
   Params on = params;
   const auto fill = [](uint64_t& to, uint64_t value) {
@@ -156,7 +182,11 @@ Params on_machine(const Params& params, const Recording& recording) {
   };
   fill(on.low_pages, low);
   fill(on.gap_pages, gap);
+  fill(on.high_pages, std::max<uint64_t>(1, high));
   fill(on.reserve_pages, recording.field(Field::kReservePages));
+  fill(on.evict_percent, evict_percent(recording));
+  constexpr uint64_t kOlderLlcKib = 8192;  // the default; an older recording does not tell
+  fill(on.llc_kib, recording.field(Field::kLlcKib) != 0 ? recording.field(Field::kLlcKib) : kOlderLlcKib);
   fill(on.batch, std::clamp<uint64_t>(recording.field(Field::kBatchPages), 1, 512));
   return on;
 }
@@ -172,9 +202,11 @@ Result replay(const Recording& recording, const Job& asked) {
   std::optional<Driver> driver;
   if (law) {
     driver.emplace(recording, memory, job, kind == Kind::kPlacebo);
-    walk<true>(recording, memory, &*driver);
+    Walk<true> walk(recording, memory, &*driver);
+    driver->set_program(walk);
+    walk.run(UINT64_MAX);
   } else {
-    walk<false>(recording, memory, nullptr);
+    Walk<false>(recording, memory, nullptr).run(UINT64_MAX);
   }
   Result result = driver ? driver->result() : Result{};
   memory.finish(result);

@@ -23,15 +23,19 @@ inline constexpr uint64_t kOfMachine = UINT64_MAX;
 // Prices and levels of the machine. All whole numbers, so that a replay repeats to the digit.
 struct Params {
   // Instructions of the kernel.
-  uint64_t promote_instructions = 9000;  // of a page, with its share of the batch
-  uint64_t demote_instructions = 9000;   // likewise
-  uint64_t report_instructions = 360;    // of a report that is read
-  uint64_t wake_instructions = 8000;     // of the driver's thread waking
-  uint64_t decide_instructions = 20000;  // of a decision of the policy
+  uint64_t promote_instructions = 11000;  // of a page, with its share of the batch
+  uint64_t demote_instructions = 7650;    // likewise
+  uint64_t report_instructions = 360;     // of a report that is read
+  uint64_t wake_instructions = 8000;      // of the driver's thread waking
+  uint64_t decide_instructions = 20000;   // of a decision of the policy
+  // Of 100 lines that the kernel fetches, so many make the program fetch one again.
+  uint64_t evict_percent = kOfMachine;
+  uint64_t llc_kib = kOfMachine;  // the last cache
   // Uncached reads.
   uint64_t wake_reads = 3, decide_reads = 90;
   // Free pages of the DRAM: the low watermark, and from it to the high one.
   uint64_t low_pages = kOfMachine, gap_pages = kOfMachine;
+  uint64_t high_pages = kOfMachine;  // what kswapd wants to free in a round: the zones' high watermarks
   // Of the module, as its files in /sys/kernel/neotier.
   uint64_t quota_mb_per_s = 1024, period_us = 5000, decide_interval_ms = 100, reserve_pages = kOfMachine,
            batch = kOfMachine, confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000;

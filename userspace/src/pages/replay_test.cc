@@ -8,7 +8,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "pages/memory.h"
 #include "pages/recording_testing.h"
+#include "promotion/room.h"
 
 namespace neotier::pages {
 namespace {
@@ -103,34 +105,31 @@ void read_hot_pages(RecordingFile& file) {
   }
 }
 
-// What the module measures for a page where the DRAM is full, in percent of what it is where there is room.
-uint64_t price_of_room(uint64_t promote_instructions, uint64_t demote_instructions) {
-  const auto page_ns = [&](bool full) {
-    RecordingFile file;
-    for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
-    if (full) fill_dram(file, trace::Record::kAnonymous);
-    read_hot_pages(file);
-    Job job;
-    job.policy = "neotier";
-    job.tracker = "exact";
-    job.law = "fixed";
-    job.params.low_pages = 110;
-    job.params.gap_pages = 20;
-    job.params.promote_instructions = promote_instructions;
-    job.params.demote_instructions = demote_instructions;
-    const Result law = replay(file.read(), job);
-    EXPECT_GE(law.promoted, 90u);
-    EXPECT_EQ(law.demoted != 0, full);
-    return law.promote_ns / law.promoted;
-  };
-  return 100 * page_ns(true) / page_ns(false);
+// What the module measures for a page, ns.
+uint64_t page_ns(uint64_t promote_instructions, bool full) {
+  RecordingFile file;
+  for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+  if (full) fill_dram(file, trace::Record::kAnonymous);
+  read_hot_pages(file);
+  Job job;
+  job.policy = "neotier";
+  job.tracker = "exact";
+  job.law = "fixed";
+  job.params.low_pages = 110;
+  job.params.gap_pages = 20;
+  job.params.promote_instructions = promote_instructions;
+  const Result law = replay(file.read(), job);
+  EXPECT_GT(law.promoted, 100u - NEOTIER_WORTH_WAKING);
+  EXPECT_EQ(law.demoted != 0, full);
+  return law.promote_ns / law.promoted;
 }
 
-// Where kswapd has to make room, its turns are in what the module measures: when a batch wakes it, and after each 4 ms
-// of the module's own work, 2,000,000 instructions, while it works.
-TEST(Replay, ABatchTakesLongerWhereKswapdWorks) {
-  EXPECT_GT(price_of_room(9'000, 9'000), 110u);
-  EXPECT_GT(price_of_room(2'000'000, 1'000'000), 150u);
+// After 4 guest ms of the module's own work, 2,000,000 instructions, the program has its turn, or kswapd, where it
+// works. That is in what the module measures: 480 us are its own, 80 x 12 us the program's.
+TEST(Replay, ABatchThatTakesLongIsPreempted) {
+  EXPECT_GT(page_ns(2'000'000, false), 1'200'000u);
+  EXPECT_GT(page_ns(2'000'000, true), 700'000u);
+  EXPECT_LT(page_ns(9'000, false), 20'000u);
 }
 
 // Freed after its promotion, and got again at the same address: to the module the page has come back.
@@ -154,10 +153,10 @@ TEST(Replay, MemoryGotAgainIsThePageThatWasThere) {
       read_hot_pages(file);
     }
     const Result law = run(file.read(), "neotier");
-    EXPECT_GE(law.promoted, 180u);
+    EXPECT_GT(law.promoted, 200u - 2 * NEOTIER_WORTH_WAKING);
     return law.ping_pong;
   };
-  EXPECT_GE(ping_pong(1000), 90u);
+  EXPECT_GT(ping_pong(1000), 100u - NEOTIER_WORTH_WAKING);
   EXPECT_EQ(ping_pong(2000), 0u);
 }
 
@@ -205,12 +204,57 @@ TEST(Replay, WatermarksAreThoseOfTheKernel) {
   set(trace::Field::kBatchPages, 24);
   const Params on = on_machine({}, recording);
   EXPECT_EQ(on.gap_pages, 199u + 11u);
+  EXPECT_EQ(on.high_pages, 453u + 32u) << "no zone wants fewer than 32";
   EXPECT_EQ(on.low_pages, 254u + 14u + 66590u / 256);
   EXPECT_EQ(on.reserve_pages, 245u);
   EXPECT_EQ(on.batch, 24u);
   Params own;
   own.low_pages = 7;
   EXPECT_EQ(on_machine(own, recording).low_pages, 7u);
+}
+
+// Of 100 lines that the last cache is asked for, 75 are there: so many of those that the kernel evicts are wanted
+// again.
+TEST(Replay, WhatTheKernelEvictsIsFetchedAgain) {
+  RecordingFile file = hot_set_in_cxl(900, 200, 600, 20);
+  const Recording older = file.read();
+  EXPECT_EQ(on_machine({}, older).evict_percent, 0u) << "an older recording does not tell";
+  const uint64_t fills = older.fills[0] + older.fills[1];
+  file.asked(4 * fills);
+  const Recording newer = file.read();
+  EXPECT_EQ(on_machine({}, newer).evict_percent, 75u);
+  const auto fetched = [](const Recording& recording) {
+    const Result result = run(recording, "placebo");
+    EXPECT_GT(result.reports, 0u);
+    return result.fills[0] + result.fills[1];
+  };
+  const uint64_t kernels = fetched(older) - fills;
+  EXPECT_GT(kernels, 100u);
+  EXPECT_NEAR(static_cast<double>(fetched(newer) - fills), 1.75 * static_cast<double>(kernels), 2);
+}
+
+// kswapd works in whole rounds, here of 20,000 / 2^6 pages in batches of 64, however few are wanted.
+TEST(Replay, KswapdFreesARoundsWorth) {
+  constexpr uint32_t kPages = 20'000;
+  Recording recording;
+  const auto set = [&](trace::Field field, uint64_t value) { recording.fields[static_cast<size_t>(field)] = value; };
+  set(trace::Field::kBasePs, 240);
+  set(trace::Field::kCxlBytes, uint64_t{kPages} << 12);
+  recording.pages.resize(kPages, {.movable = true, .evictable = true, .fresh = true});
+  Params params;
+  params.low_pages = 0;
+  Memory memory(recording, params, Placement::kAllDram);
+  for (uint32_t page = 0; page < kPages; ++page) memory.come(page);
+  const auto freed = [&](int64_t wanted) {
+    const int64_t before = memory.dram_free();
+    EXPECT_FALSE(memory.reclaim({before + wanted, before + 10'000, 478}, UINT64_MAX / 2));
+    return memory.dram_free() - before;
+  };
+  EXPECT_EQ(freed(0), 0);
+  EXPECT_EQ(freed(1), 512) << "two agings are two rounds that took nothing; the third ends when 478 have been demoted";
+  EXPECT_EQ(freed(1), 320);
+  EXPECT_EQ(freed(320), 320);
+  EXPECT_EQ(freed(321), 320 + 512);
 }
 
 TEST(Replay, FreedMemoryIsRoom) {
