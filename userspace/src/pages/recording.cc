@@ -148,12 +148,14 @@ class Builder {
     const uint64_t address = word & kLineMask;
     const bool is_write = word & trace::kWriteBit, by_kernel = word & trace::kKernelBit;
     if ((word & ~(kLineMask | trace::kWriteBit | trace::kKernelBit)) != 0) fail("has an address that is no line's");
-    Place& at = place(address >> 12);
     if (is_write) {
       ++r_.writebacks[is_cxl(address >> 12)];
-      step(step_of(Step::kWriteback, at.page));
+      // What is written to free memory is what a page that has gone left in a cache; no page comes with it.
+      const Place& at = places_[address >> 12];
+      if (at.page != kNoPage || !at.free) step(step_of(Step::kWriteback, place(address >> 12).page));
       return;
     }
+    Place& at = place(address >> 12);
     ++r_.fills[is_cxl(address >> 12)];
     if (!by_kernel) {
       seen_[at.page].touched = true;
@@ -182,7 +184,9 @@ class Builder {
       return;
     }
     if (!old.fresh && !seen_[at.page].touched && !seen_[at.page].anonymous && !seen_[at.page].file) {
-      old.fresh = true;
+      // Where states are told, it was not free when the region began, but on a list of the processor's: no free page
+      // is gone with it.
+      old.fresh = !has_states_;
       step(step_of(Step::kNew, at.page));
       return;
     }

@@ -96,6 +96,33 @@ TEST(Recording, AFreedPageIsGoneAndItsMemoryANewPages) {
   EXPECT_EQ(r.steps.back(), step_of(Step::kFill, 1));
 }
 
+// A cache still has its lines.
+TEST(Recording, WhatIsWrittenBackToFreeMemoryIsNoPage) {
+  RecordingFile file;
+  file.state(Record::kAnonymous, 5);
+  file.line(0x5000);
+  file.state(Record::kFree, 5);
+  file.line(0x5000, true);
+  const Recording r = file.read();
+  EXPECT_EQ(r.pages.size(), 1u);
+  EXPECT_EQ(r.writebacks[0], 1u);
+  EXPECT_EQ(r.steps.back(), step_of(Step::kGone, 0));
+}
+
+// It was on a list of the processor's, and no free page is gone with it.
+TEST(Recording, WhatIsClearedWasFreeWhereStatesSaySo) {
+  RecordingFile file;
+  file.state(Record::kFree, 5);
+  for (const uint64_t page : {5, 6}) {
+    file.clear(page << 12);
+    file.line(page << 12);
+  }
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 2u);
+  EXPECT_TRUE(r.pages[0].fresh);
+  EXPECT_FALSE(r.pages[1].fresh);
+}
+
 TEST(Recording, StatesSayWhatCanBeMoved) {
   RecordingFile file;
   file.state(Record::kAnonymous, 5);  // never touched: there all the same, and can make room
