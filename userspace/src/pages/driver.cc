@@ -13,11 +13,12 @@ using trace::Field;
 
 namespace {
 constexpr uint64_t kUs = 1000, kMs = 1'000'000, kTickNs = 100 * kUs;
-// The one CPU is taken from whoever has it at the next tick of 250 Hz, unless it has had it for less than the
-// scheduler's slice. The thread, which sleeps most of the time, has credit: of 295 ticks at which it had run for longer
-// than that, in eight runs, it was preempted at 119, as many as if its slice were 3 ms.
+// The one CPU is taken from whoever has it at a tick of 250 Hz, unless it has had it for less than the scheduler's
+// slice. kswapd and the program have turns of one tick each. The thread, which sleeps most of the time, has credit: of
+// 295 ticks at which it had run for longer than a slice, in eight runs, it was preempted at 119, as many as if its
+// slice were 3 ms.
 constexpr uint64_t kTickOfKernelNs = 4 * kMs, kSliceNs = 750 * kUs, kThreadSliceNs = 3 * kMs;
-constexpr uint64_t end_of_turn(uint64_t begin, uint64_t slice = kSliceNs) {
+constexpr uint64_t end_of_turn(uint64_t begin, uint64_t slice) {
   return (begin + slice + kTickOfKernelNs - 1) / kTickOfKernelNs * kTickOfKernelNs;
 }
 constexpr uint64_t kReportsPerRead = 8;  // a line of the ring, read by streaming loads
@@ -239,7 +240,7 @@ void Driver::be_preempted() {
   if (now_ns() >= kswapd_at_ns_) {
     run_kswapd();
   } else if (program_) {
-    program_->run((end_of_turn(now_ns()) - now_ns()) >> shift_);
+    program_->run((end_of_turn(now_ns(), kSliceNs) - now_ns()) >> shift_);
   }
   turn_ends_ns_ = end_of_turn(now_ns(), kThreadSliceNs);
 }
@@ -258,7 +259,7 @@ neotier_next Driver::step() {
   return what == NEOTIER_SLEEP && room_.fill ? NEOTIER_WAIT_ROOM : what;
 }
 
-// One that is awake waits for its turn as before.
+// One that is awake waits for its turn.
 void Driver::wake_kswapd() {
   if (!kswapd_awake_) kswapd_at_ns_ = now_ns();
 }
@@ -269,26 +270,8 @@ void Driver::run_kswapd() {
   constexpr int64_t kZones = 2, kBatch = 64;
   const int64_t high = memory_.low() + static_cast<int64_t>(params_.gap_pages);
   const Memory::Goal goal = {high, high + kZones * kBatch, params_.high_pages};
-  kswapd_awake_ = true;
-  for (uint64_t turn_ends_ns = end_of_turn(now_ns());;) {
-    const uint64_t until = running_ ? turn_ends_ns : std::min(turn_ends_ns, wakes_at_ns_);
-    if (now_ns() < until && !memory_.reclaim(goal, (until - now_ns()) >> shift_)) {
-      kswapd_awake_ = false;
-      kswapd_at_ns_ = UINT64_MAX;
-      return;
-    }
-    if (now_ns() >= turn_ends_ns) {
-      kswapd_at_ns_ = end_of_turn(now_ns());
-      return;
-    }
-    // The thread goes first when it wakes, and kswapd has what is left of its turn, unless it had another one
-    // meanwhile.
-    const uint64_t start = now_ns();
-    kswapd_at_ns_ = turn_ends_ns;
-    run_thread();
-    turn_ends_ns += now_ns() - start;
-    if (!kswapd_awake_ || kswapd_at_ns_ != turn_ends_ns) return;
-  }
+  kswapd_awake_ = memory_.reclaim(goal, kTickOfKernelNs >> shift_);
+  kswapd_at_ns_ = kswapd_awake_ ? now_ns() + kTickOfKernelNs : UINT64_MAX;
 }
 
 void Driver::wake() {
