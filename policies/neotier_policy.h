@@ -82,13 +82,13 @@ extern const struct neotier_policy_params neotier_policy_default_params;
 struct neotier_policy {
 	const char *name;	/* as written to sysfs */
 	const char *text;	/* one line for people */
-	bool histogram;		/* decide() looks at the snapshot's histogram; else it may be a second old */
 	/*
 	 * state: NEOTIER_POLICY_STATE_BYTES, 8-byte aligned, zeroed by the caller. Parameters out of range are moved to
 	 * the nearest value in range. decide() fills the whole plan; its threshold is always in 1 .. counter_max.
 	 */
 	void (*init)(void *state, const struct neotier_policy_params *params);
 	void (*decide)(void *state, const struct neotier_snapshot *snapshot, struct neotier_plan *plan);
+	bool histogram;		/* decide() looks at the snapshot's histogram; else it may be a second old */
 };
 
 extern const struct neotier_policy neotier_policy_payback;

@@ -19,6 +19,12 @@ static void decide(void *state, const struct neotier_snapshot *s, struct neotier
 	plan->promote_max = s->fast_total_pages / 16;
 }
 
-static const struct neotier_policy mine = { "example", "the hottest eighth of DRAM", init, decide };
+static const struct neotier_policy mine = {
+	.name = "example",
+	.text = "the hottest eighth of DRAM",
+	.init = init,
+	.decide = decide,
+	.histogram = true,
+};
 
 const struct neotier_policy_entry neotier_policy_entry = NEOTIER_POLICY_ENTRY_OF(mine);

@@ -21,6 +21,8 @@ constexpr uint64_t kTickOfKernelNs = 4 * kMs, kSliceNs = 750 * kUs, kThreadSlice
 constexpr uint64_t end_of_turn(uint64_t begin, uint64_t slice) {
   return (begin + slice + kTickOfKernelNs - 1) / kTickOfKernelNs * kTickOfKernelNs;
 }
+// For a law that looks at it.
+constexpr uint64_t kHistogramReads = NEOTIER_HISTOGRAM_BINS / 2;
 constexpr uint64_t kReportsPerRead = 8;  // a line of the ring, read by streaming loads
 // Identities of pages: all that programs map is one mapping, by a page's number, or by the owner that the
 // recording tells.
@@ -161,7 +163,7 @@ void Driver::decide(uint64_t now) {
   decided_counts_ = counts_;
   decided_ns_ = now;
   memory_.spend_instructions(params_.decide_instructions);
-  memory_.spend_reads(params_.decide_reads);
+  memory_.spend_reads(params_.decide_reads + (law_->histogram ? kHistogramReads : 0));
 }
 
 void Driver::drain(uint64_t now) {

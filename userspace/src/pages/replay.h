@@ -32,7 +32,7 @@ struct Params {
   uint64_t evict_percent = kOfMachine;
   uint64_t llc_kib = kOfMachine;  // the last cache
   // Uncached reads.
-  uint64_t wake_reads = 3, decide_reads = 90;
+  uint64_t wake_reads = 1, decide_reads = 14;
   // Free pages of the DRAM: the low watermark, and from it to the high one.
   uint64_t low_pages = kOfMachine, gap_pages = kOfMachine;
   uint64_t high_pages = kOfMachine;  // what kswapd wants to free in a round: the zones' high watermarks
