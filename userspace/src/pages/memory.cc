@@ -166,11 +166,10 @@ bool Memory::reclaim(const Goal& goal, uint64_t instructions) {
       if (dram_free_ >= goal.balanced) break;
       if (!rounds_.begin(reclaim_.size(), goal.wanted)) return false;
     }
-    if (rounds_.has_had_its_share() || rounds_.demoted() >= goal.wanted || dram_free_ >= goal.safe) {
-      rounds_.end_round();
-    } else if (reclaim_.low_on_cold()) {
+    const bool ends = rounds_.has_had_its_share() || rounds_.demoted() >= goal.wanted || dram_free_ >= goal.safe;
+    if (!ends && reclaim_.low_on_cold()) {
       aging_ = true;
-    } else if (!take_batch()) {
+    } else if (ends || !take_batch()) {
       rounds_.end_round();
     }
   }
