@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "pages/memory.h"
 #include "pages/recording_testing.h"
@@ -255,6 +256,23 @@ TEST(Replay, KswapdFreesARoundsWorth) {
   EXPECT_EQ(freed(1), 320);
   EXPECT_EQ(freed(320), 320);
   EXPECT_EQ(freed(321), 320 + 512);
+}
+
+// What was freed lately is still in a large one.
+TEST(Replay, AMoveCostsLessWithALargeLastCache) {
+  const auto of = [](uint64_t llc_kib) {
+    RecordingFile file = hot_set_in_cxl(900, 200, 600, 20);
+    if (llc_kib != 0) file.put(trace::header_of(trace::Field::kLlcKib, llc_kib));
+    const Recording recording = file.read();
+    const Result law = run(recording, "neotier");
+    EXPECT_GT(law.promoted, 100u);
+    return std::pair(on_machine({}, recording).llc_kib, law.promote_ns / law.promoted);
+  };
+  const auto older = of(0), large = of(8192), small = of(2048);
+  EXPECT_EQ(older.first, 8192u) << "an older recording does not tell";
+  EXPECT_EQ(small.first, 2048u);
+  EXPECT_EQ(older.second, large.second);
+  EXPECT_GT(small.second, large.second);
 }
 
 TEST(Replay, FreedMemoryIsRoom) {
