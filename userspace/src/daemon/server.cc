@@ -68,7 +68,9 @@ Server::Server(Service service, Clients& clients, Limits limits, uint32_t worker
   if (epoll_ < 0 || event_ < 0) throw std::runtime_error(fmt::format("epoll: {}", std::strerror(errno)));
   add(epoll_, listening_, kListening, EPOLLIN);
   add(epoll_, event_, kEvent, EPOLLIN);
-  const auto carry = [this](Work& work) { carry_out(static_cast<Connection&>(work)); };
+  const auto carry = [this](Workers& workers_of_it, Work& work) {
+    carry_out(workers_of_it, static_cast<Connection&>(work));
+  };
   slow_ = std::make_unique<Workers>(workers, true, carry);
   quick_ = std::make_unique<Workers>(1, false, carry);
   bulk_ = std::make_unique<Workers>(2, true, carry);
@@ -260,6 +262,11 @@ void Server::keep_deadline(Connection& c) {
 
 void Server::ready(Connection& c, uint32_t events, uint64_t now_ns) {
   const bool broken = events & (EPOLLERR | EPOLLHUP);
+  // Before a worker has it, which keeps no time.
+  if (c.deadline_ns <= now_ns) {
+    service_.counters.timeouts++;
+    return close_connection(c);
+  }
   switch (c.phase) {
     case Phase::kHeader:
       return receive(c, now_ns);
@@ -484,12 +491,8 @@ void Server::hand_in(Connection& c, Phase phase, Workers& workers, WorkGroup& gr
   workers.hand_in(c);
 }
 
-Workers& Server::workers_of(const WorkGroup& group, const User& user) {
-  return &group == &user.slow ? *slow_ : &group == &user.quick ? *quick_ : *bulk_;
-}
-
 // By a worker.
-void Server::carry_out(Connection& c) {
+void Server::carry_out(Workers& workers, Connection& c) {
   try {
     switch (c.phase) {
       case Phase::kPreparing: {
@@ -519,7 +522,7 @@ void Server::carry_out(Connection& c) {
   } catch (const std::bad_alloc&) {
     c.failed = true;
   }
-  workers_of(*c.group, *c.client->user).done(*c.group);
+  workers.done(*c.group);
   {
     std::lock_guard lock(done_mutex_);
     done_.push_back(&c);

@@ -111,8 +111,7 @@ class Server {
   void expect_body(Connection& c, uint64_t now_ns);
   void start(Connection& c, uint64_t now_ns);
   void hand_in(Connection& c, Phase phase, Workers& workers, WorkGroup& group);
-  Workers& workers_of(const WorkGroup& group, const User& user);
-  void carry_out(Connection& c);
+  void carry_out(Workers& workers, Connection& c);
   void receive_turn(Connection& c);
   void send_turn(Connection& c);
   void received_some(Connection& c, uint64_t now_ns);

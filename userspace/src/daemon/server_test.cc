@@ -452,17 +452,15 @@ TEST(Workers, TurnsGoRoundAmongUsers) {
   std::atomic<bool> go{false};
   WorkGroup many, one, blocked;
   std::vector<Job> jobs(12);
-  Workers* all = nullptr;
-  Workers workers(1, false, [&](Work& work) {
+  Workers workers(1, false, [&](Workers& all, Work& work) {
     const int number = static_cast<Job&>(work).number;
     while (!go) std::this_thread::yield();
     {
       std::lock_guard lock(mutex);
       order.push_back(number);
     }
-    all->done(*work.group);
+    all.done(*work.group);
   });
-  all = &workers;
   for (int i = 0; i < 12; i++) {
     jobs[i].number = i;
     jobs[i].group = i < 10 ? &many : i == 10 ? &blocked : &one;

@@ -34,9 +34,10 @@ struct WorkGroup : engine::Linked<WorkGroup, OfTurns> {
 
 class Workers {
  public:
-  // `carry_out` must not throw. It may put `work` and its group away: neither is looked at afterwards.
+  // `carry_out` must not throw. It calls done() of these, by which it is called also while they end, and may then put
+  // `work` and its group away: neither is looked at afterwards.
   // long_ones: they copy for long, so that a thread that answers something short goes before them.
-  Workers(size_t at_once, bool long_ones, std::function<void(Work&)> carry_out)
+  Workers(size_t at_once, bool long_ones, std::function<void(Workers&, Work&)> carry_out)
       : carry_out_(std::move(carry_out)), at_once_(at_once), long_ones_(long_ones) {
     for (size_t i = 0; i < at_once + 1; i++) threads_.emplace_back([this] { run(); });
   }
@@ -88,7 +89,7 @@ class Workers {
       group.running++;
       offer(group);
       lock.unlock();
-      carry_out_(work);
+      carry_out_(*this, work);
       lock.lock();
     }
   }
@@ -96,7 +97,7 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable changed_;
   Turns turns_;
-  const std::function<void(Work&)> carry_out_;
+  const std::function<void(Workers&, Work&)> carry_out_;
   const size_t at_once_;
   const bool long_ones_;
   bool stop_ = false;
