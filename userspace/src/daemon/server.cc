@@ -653,12 +653,18 @@ void Server::check_deadlines(uint64_t now_ns) {
 
 void Server::close_connection(Connection& c) {
   if (c.phase == Phase::kLeaving) return;
-  close(c.fd);  // leaves epoll by itself: no copy of it is anywhere
-  c.fd = -1;
+  // Closed it leaves epoll by itself: no copy of it is anywhere.
+  const int fd = std::exchange(c.fd, -1);
   c.deadline_ns = UINT64_MAX;
   if (engine::LinkedList<Connection, OfRoom>::has(&c)) waiting_.erase(&c);
   if (engine::LinkedList<Connection, OfTickets>::has(&c)) on_tickets_.erase(&c);
-  if (!c.outcome.ticket && c.session->light() && !c.body.large() && !c.reply.large()) return forget(c);
+  if (!c.outcome.ticket && c.session->light() && !c.body.large() && !c.reply.large()) {
+    // Who sees the end finds what it held free.
+    forget(c);
+    close(fd);
+    return;
+  }
+  close(fd);
   // Pins, moves and pages, as many as a client may have: not the loop's work. Nor for those who may have to wait for a
   // medium.
   hand_in(c, Phase::kLeaving, *bulk_, c.client->user->bulk);
