@@ -294,7 +294,7 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
   for (uint32_t layer = 0; layer < options_.layers; layer++) {
     load->tickets_[layer].reserve(load->blocks_);
     // A layer's tickets lie together: they come and go at once.
-    const std::shared_ptr<engine::Ticket[]> tickets(new engine::Ticket[load->blocks_]);
+    const std::shared_ptr<engine::Ticket[]> tickets = std::make_unique<engine::Ticket[]>(load->blocks_);
     for (size_t block = 0; block < load->blocks_; block++) {
       // Kept before it is used: the load waits for all that may still write to the caller's memory.
       const engine::TicketRef& ticket = load->tickets_[layer].emplace_back(tickets, &tickets[block]);
