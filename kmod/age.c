@@ -136,16 +136,11 @@ static bool neotier_age_vma(struct vm_area_struct *vma, unsigned long address, v
 
 static void neotier_age_frame(struct neotier_age_walk *walk, u32 frame)
 {
-	unsigned long pfn = walk->exchange->base_pfn + frame;
-	struct page *page = pfn_to_page(pfn);
-	struct folio *folio = NULL;
+	struct folio *folio = neotier_folio_get(walk->exchange->base_pfn + frame);
 
-	/* A hint, so that most of what could not leave costs no reference. */
-	if (PageLRU(page) && PageAnon(page))
-		folio = neotier_folio_get(pfn);
 	if (folio) {
 		walk->vmas = 0;
-		if (!folio_test_large(folio) && folio_test_anon(folio))
+		if (folio_test_lru(folio) && folio_test_anon(folio) && !folio_test_large(folio))
 			neotier_owner_each(folio, neotier_age_vma, walk);
 		folio_put(folio);
 	}
