@@ -50,11 +50,10 @@ void neotier_promote_fail(struct neotier_device *dev, const char *why)
 static void neotier_drain(struct neotier_device *dev, u64 now)
 {
 	u64 epoch_ns = READ_ONCE(dev->conf.epoch_us) * NSEC_PER_USEC;
-	u64 used = dev->stats[NEOTIER_STAT_TRIED] + dev->stats[NEOTIER_STAT_DRY_RUN];
 	u32 most;
 	int nr, i;
 
-	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size, used))
+	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size, dev->hotlist.confirmed))
 		neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, dev->source->discard(dev));
 	most = neotier_drain_most(&dev->drain, neotier_hotlist_waiting(dev));
 	if (!most)

@@ -5,12 +5,12 @@
 /* At least one, so that a small ring is not left alone. */
 static u32 neotier_drain_allowance(const struct neotier_drain *drain, u32 hotlist_size)
 {
-	u32 share = hotlist_size / (drain->idle < NEOTIER_DRAIN_PATIENCE ? 2 : 16);
+	u32 share = hotlist_size / (drain->idle < NEOTIER_DRAIN_PATIENCE ? 2 : 8);
 
 	return share ? share : 1;
 }
 
-bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 used)
+bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 confirmed)
 {
 	bool discard;
 
@@ -18,8 +18,8 @@ bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, 
 		return false;
 	discard = !drain->allowed;
 	drain->epoch_ns = now_ns;
-	if (used != drain->used) {
-		drain->used = used;
+	if (confirmed != drain->confirmed) {
+		drain->confirmed = confirmed;
 		drain->idle = 0;
 	} else if (drain->idle < NEOTIER_DRAIN_PATIENCE) {
 		drain->idle++;

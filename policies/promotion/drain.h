@@ -2,7 +2,7 @@
 /*
  * How many of its reports a device is asked for. In each epoch the first reports are of different pages, later ones more
  * and more of the same: after half a ring the rest is left, and thrown away unread when the next epoch begins. Where reports
- * have led to nothing for some epochs a sixteenth of a ring is enough to notice when that changes: reading costs time.
+ * have confirmed no page for some epochs an eighth of a ring is enough to notice when that changes: reading costs time.
  *
  * Freestanding C, the same object in neotier.ko, the replay and the unit test. Thread safety: one caller at a time.
  */
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* Epochs in which reports led to nothing, after which fewer are read. */
+/* Epochs in which no page was confirmed, after which fewer reports are read. */
 #define NEOTIER_DRAIN_PATIENCE 4U
 
 /* All zero at first. */
@@ -23,7 +23,7 @@ struct neotier_drain {
 	u64 epoch_ns;	/* when the present allowance began */
 	u32 allowed;	/* reports that may still be read in this epoch */
 	bool left;	/* reports stay in the device for want of use now */
-	u64 used;	/* pages tried so far, when that last changed */
+	u64 confirmed;	/* pages so far, when that last changed */
 	u32 idle;	/* epochs since then */
 };
 
@@ -33,11 +33,11 @@ struct neotier_drain {
  * @now_ns: now
  * @epoch_ns: length of an epoch
  * @hotlist_size: entries of the device's ring
- * @used: pages tried so far, a total
+ * @confirmed: pages confirmed so far, a total
  *
  * Return: whether the reports that are in the device are to be thrown away first.
  */
-bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 used);
+bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 confirmed);
 
 /* Reports to read at most, while so many pages wait. */
 u32 neotier_drain_most(struct neotier_drain *drain, u32 waiting);

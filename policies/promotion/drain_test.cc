@@ -47,19 +47,19 @@ TEST(Drain, NothingIsReadWhileEnoughWait) {
   EXPECT_FALSE(drain.left);
 }
 
-TEST(Drain, WhereReportsLeadToNothingFewAreRead) {
+TEST(Drain, WhereNoPageIsConfirmedFewReportsAreRead) {
   neotier_drain drain{};
   u64 now = 0;
-  const auto epoch = [&](u64 used, u32 ring = 4096) {
-    neotier_drain_begin(&drain, now += 50, 50, ring, used);
+  const auto epoch = [&](u64 confirmed, u32 ring = 4096) {
+    neotier_drain_begin(&drain, now += 50, 50, ring, confirmed);
     return neotier_drain_most(&drain, 0);
   };
   for (int i = 0; i < 3; ++i) EXPECT_EQ(epoch(0), 2048u);
-  EXPECT_EQ(epoch(0), 256u);
-  EXPECT_EQ(epoch(0), 256u);
-  EXPECT_EQ(epoch(1), 2048u) << "one page moved";
+  EXPECT_EQ(epoch(0), 512u);
+  EXPECT_EQ(epoch(0), 512u);
+  EXPECT_EQ(epoch(1), 2048u) << "one page confirmed";
   for (int i = 0; i < 3; ++i) EXPECT_EQ(epoch(1), 2048u);
-  EXPECT_EQ(epoch(1), 256u);
+  EXPECT_EQ(epoch(1), 512u);
   EXPECT_EQ(epoch(1, 2), 1u);
 }
 

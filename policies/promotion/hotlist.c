@@ -42,6 +42,7 @@ enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page,
 	}
 	if (!neotier_confirmed(&list->seen, page, now_ns, epoch_ns, confirm_epochs))
 		return neotier_hotlist_drop(list, page, NEOTIER_SKIP_UNCONFIRMED);
+	list->confirmed++;
 	/* Here as well as before the move: kswapd is woken, and others demoted, for what waits. */
 	reason = list->ops->look(list->owner, page, true);
 	if (reason != NR_NEOTIER_SKIP)

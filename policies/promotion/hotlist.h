@@ -30,6 +30,7 @@ struct neotier_hotlist_ops {
 /* Reports that wait for their turn; every page at most once. */
 struct neotier_hotlist {
 	struct neotier_waiting waiting;
+	u64 confirmed;			/* reports so far of pages that were hot for long enough */
 	u64 *queued;			/* bit for each page of the region: waits or is in a batch */
 	struct neotier_seen_table seen;	/* reports that wait for confirmation */
 	const struct neotier_hotlist_ops *ops;

@@ -169,8 +169,8 @@ void Driver::decide(uint64_t now) {
 void Driver::drain(uint64_t now) {
   const uint64_t epoch_ns = params_.epoch_us * kUs;
   pass_requests();
-  const uint64_t used = counts_.promoted + counts_.tried_dry;
-  if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing, used)) counts_.discarded += tracker_->discard();
+  if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing, hotlist_.confirmed))
+    counts_.discarded += tracker_->discard();
   const uint32_t most = neotier_drain_most(&drain_, hotlist_.waiting.nr);
   if (most == 0) return;
   reports_.clear();
