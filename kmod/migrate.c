@@ -204,12 +204,13 @@ static unsigned int neotier_pool(struct neotier_device *dev, unsigned int nr)
 
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 {
-	unsigned int got = neotier_pool(dev, nr), used = 0, moved = 0, i;
 	struct neotier_time start = neotier_clock_now(dev), end;
+	u64 demote_ns = dev->stats[NEOTIER_STAT_DEMOTE_NS], spent;
+	unsigned int got, used = 0, moved = 0, i;
 	struct neotier_hot *hot = dev->batch;
-	u64 spent;
 
 	lockdep_assert_held(&dev->lock);
+	got = neotier_pool(dev, nr);
 	if (got < nr)
 		neotier_hotlist_untake(&dev->hotlist, hot + got, nr - got);
 	if (!got)
@@ -237,7 +238,10 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 
 	neotier_count_moves(dev, moved);
 	end = neotier_clock_now(dev);
+	/* Victims have a time of their own. */
+	demote_ns = dev->stats[NEOTIER_STAT_DEMOTE_NS] - demote_ns;
 	spent = neotier_clock_span(&dev->clock, &start, &end);
+	spent -= min(spent, demote_ns);
 	neotier_stat_add(dev, NEOTIER_STAT_TRIED, got);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTED, moved);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_FAILED, got - moved);
