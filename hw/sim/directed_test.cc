@@ -149,7 +149,7 @@ TEST(Straps, ChooseWidthAndHashes) {
 }
 
 TEST_P(Directed, UnmappedReadsZeroAndIgnoresWrites) {
-  for (uint32_t offset : {0x30U, 0x48U, 0x68U, 0x80U, 0x80b0U, 0x8ff8U, 0x90c0U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
+  for (uint32_t offset : {0x30U, 0x48U, 0x68U, 0x80U, 0x00b0U, 0x0ff8U, 0x90c0U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
     write(offset, ~0ULL);
     EXPECT_EQ(read(offset), 0U) << std::hex << offset;
   }
