@@ -96,6 +96,7 @@ TEST(Age, TwoThatMapAPageMakeOneVictim) {
   Node node(1);
   neotier_ages_begin(&node.ages);
   for (int i = 0; i < 2; ++i) neotier_ages_see(&node.ages, 0, kArm, true);
+  EXPECT_EQ(node.ages.armed, 1u);
   for (int i = 0; i < 2; ++i) neotier_ages_see(&node.ages, 0, kCheck, false);
   EXPECT_EQ(neotier_ages_victims(&node.ages), 1u);
 }

@@ -15,8 +15,6 @@ content="$NEOTIER_BIN/kmod_content node=$node"
 echo 0 > /proc/sys/kernel/numa_balancing
 [ ! -w /sys/kernel/mm/numa/demotion_enabled ] || echo 0 > /sys/kernel/mm/numa/demotion_enabled
 echo 1 > $sys/device0/threshold
-vmstat() { echo 1 > /proc/sys/vm/stat_refresh 2> /dev/null; awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
-node_free_mb() { awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node0/meminfo; }
 # What the kernel keeps free is not the cold memory's, so that this much more is sure to fill the node.
 full() { echo $(($(node_free_mb) + 16)); }
 kills=$(vmstat oom_kill)

@@ -21,7 +21,6 @@ echo 0 > /proc/sys/kernel/numa_balancing
 echo 0 > /sys/kernel/mm/transparent_hugepage/khugepaged/defrag
 # kmod_device reports 20 requests: 205 pages are worth the move of a folio.
 echo 20 > $sys/device0/threshold
-vmstat() { echo 1 > /proc/sys/vm/stat_refresh 2> /dev/null; awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
 
 # goes <name> <pages> <arguments...>: all of them move, whole
 goes() {
@@ -109,7 +108,6 @@ fi
 	not_ok "none was split" "thp_split_page $splits -> $(vmstat thp_split_page), split_huge $(stat split_huge)"
 
 # A full target node: they wait, or come whole as kswapd makes room. Nobody is killed, none is split.
-node_free_mb() { awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node0/meminfo; }
 demotion=/sys/kernel/mm/numa/demotion_enabled
 kills=$(vmstat oom_kill)
 splits=$(vmstat thp_split_page)

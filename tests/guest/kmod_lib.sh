@@ -173,3 +173,6 @@ begin() {
 
 slow_node() { cat "$sys/device0/node"; }
 field() { echo "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
+# vmstat <name>: exact, after what each CPU has counted for itself has been added up
+vmstat() { echo 1 > /proc/sys/vm/stat_refresh 2> /dev/null; awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
+node_free_mb() { awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node0/meminfo; }

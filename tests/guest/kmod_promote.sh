@@ -63,8 +63,6 @@ $content mb=8 seconds=1 want=0 > /dev/null
 	not_ok "enabled 0 drains nothing" "drained $before -> $(stat drained), state $(cat $sys/device0/state)"
 knob enabled 1
 
-# vmstat <name>: exact, after what each CPU has counted for itself has been added up
-vmstat() { echo 1 > /proc/sys/vm/stat_refresh 2> /dev/null; awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
 before=$(stat promoted)
 kernel_before="$(vmstat pgmigrate_success) $(vmstat pgpromote_success)"
 ns=$(stat promote_ns)
