@@ -13,6 +13,7 @@
 #include <linux/mm.h>
 #include <linux/page_counter.h>
 #include <linux/pgtable.h>
+#include <linux/sched.h>
 #include <linux/version.h>
 #include <linux/vmstat.h>
 
@@ -53,6 +54,16 @@ static inline int neotier_copy_page(struct page *to, struct page *from)
 	return copy_mc_highpage(to, from) ? -EIO : 0;
 #else
 	copy_highpage(to, from);
+	return 0;
+#endif
+}
+
+/* How long this task has waited for a CPU so far; 0 where the kernel does not count it. */
+static inline u64 neotier_waited_ns(void)
+{
+#ifdef CONFIG_SCHED_INFO
+	return current->sched_info.run_delay;
+#else
 	return 0;
 #endif
 }

@@ -128,9 +128,32 @@ static void neotier_hotlist_skip(void *owner, u32 page, enum neotier_skip reason
 	neotier_skip(dev, dev->base_pfn + page, reason);
 }
 
+static bool neotier_hotlist_demoted(void *owner, u32 page)
+{
+	return neotier_demoted_lately(owner, page);
+}
+
+static u64 neotier_identity_of(struct page *page)
+{
+	struct folio *folio = page_folio(page);
+
+	return neotier_page_identity((unsigned long)READ_ONCE(folio->mapping), READ_ONCE(folio->index));
+}
+
+/* Without a reference: a page in between is another one than it was. */
+static u64 neotier_hotlist_identity(void *owner, u32 page)
+{
+	struct neotier_device *dev = owner;
+	struct page *found = pfn_to_online_page(dev->base_pfn + page);
+
+	return found ? neotier_identity_of(found) : 0;
+}
+
 static const struct neotier_hotlist_ops neotier_hotlist_ops = {
 	.look = neotier_hotlist_look,
 	.skip = neotier_hotlist_skip,
+	.demoted = neotier_hotlist_demoted,
+	.identity = neotier_hotlist_identity,
 };
 
 int neotier_hotlist_alloc(struct neotier_device *dev)
@@ -145,7 +168,7 @@ int neotier_hotlist_alloc(struct neotier_device *dev)
 	list->seen.entries = kvcalloc(NEOTIER_SEEN_WAYS << list->seen.sets_log2, sizeof(*list->seen.entries), GFP_KERNEL);
 	dev->places = kvcalloc(places, sizeof(*dev->places), GFP_KERNEL);
 	list->queued = vzalloc(neotier_hotlist_words(dev->nr_pages) * sizeof(*list->queued));
-	if (!dev->ping_pong.entries || !list->seen.entries || !dev->places || !list->queued) {
+	if (!dev->ping_pong.entries || !list->seen.entries || !dev->places || !list->queued || neotier_demoted_alloc(dev)) {
 		neotier_hotlist_free(dev);
 		return -ENOMEM;
 	}
@@ -157,6 +180,7 @@ int neotier_hotlist_alloc(struct neotier_device *dev)
 
 void neotier_hotlist_free(struct neotier_device *dev)
 {
+	neotier_demoted_free(dev);
 	vfree(dev->hotlist.queued);
 	kvfree(dev->hotlist.seen.entries);
 	kvfree(dev->places);
@@ -202,13 +226,6 @@ void neotier_hotlist_add(struct neotier_device *dev, u64 unit, u32 count, u64 no
 		if (reason == NEOTIER_SKIP_LARGE && dev->huge.gathered && neotier_is_huge(dev->base_pfn + page))
 			neotier_huge_report(&dev->huge, page, count, now_ns, READ_ONCE(dev->conf.threshold));
 	}
-}
-
-static u64 neotier_identity_of(struct page *page)
-{
-	struct folio *folio = page_folio(page);
-
-	return neotier_page_identity((unsigned long)READ_ONCE(folio->mapping), READ_ONCE(folio->index));
 }
 
 void neotier_returns_note(struct neotier_device *dev, struct page *page)

@@ -43,6 +43,7 @@ struct neotier_knobs {
 	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
 	u32 saved_ns, payback_ms;
+	u32 loss_ppm, loss_base_ms;	/* that promotion and looking may cost at most: promotion/ledger.h */
 	const struct neotier_policy *policy;
 };
 

@@ -39,9 +39,10 @@ static int __init neotier_init(void)
 	err = neotier_sysfs_init();
 	if (err)
 		return err;
+	neotier_demoted_init();
 	err = neotier_memory_notifier_register();
 	if (err)
-		goto exit_sysfs;
+		goto exit_demoted;
 	err = neotier_probe_register();
 	if (err)
 		goto unregister_notifier;
@@ -49,7 +50,8 @@ static int __init neotier_init(void)
 
 unregister_notifier:
 	neotier_memory_notifier_unregister();
-exit_sysfs:
+exit_demoted:
+	neotier_demoted_exit();
 	neotier_sysfs_exit();
 	return err;
 }
@@ -59,6 +61,7 @@ static void __exit neotier_exit(void)
 {
 	neotier_probe_unregister();
 	neotier_memory_notifier_unregister();
+	neotier_demoted_exit();
 	neotier_sysfs_exit();
 	tracepoint_synchronize_unregister();
 	rcu_barrier();

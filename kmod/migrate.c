@@ -70,6 +70,7 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, struct
 			reason = NEOTIER_SKIP_BUSY;
 		} else if (way.down) {
 			neotier_regrets_note(dev, to);
+			neotier_demoted_note(dev, page_to_pfn(to));
 		} else {
 			/*
 			 * A page that was demoted comes without a sign of use, and would be among the first to be demoted

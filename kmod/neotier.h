@@ -4,7 +4,7 @@
  *
  *	source (source_chmu) -> hotlist, huge -> policy, quota, room -> migrate      promote: the thread that carries it
  *	clock: what its steps took
- *	age: which pages of the target node make room
+ *	age: which pages of the target node make room      demoted: which pages reclaim moved to a device
  *	rules, owner: who has a say in what moves
  *	probe: finds devices      region, memory: which memory each watches      irq: its interrupts, which wake the thread
  *	stats, trace: what happened      sysfs: knobs      main: init and exit
@@ -60,6 +60,21 @@ enum neotier_run_state {
 	NEOTIER_OFF,		/* knob enabled is 0 */
 	NEOTIER_PAUSED,		/* memory of the device is offline or going, or the device is being reset or suspended */
 	NEOTIER_FAILED,		/* taken out of service */
+	NEOTIER_RESTING,	/* the ledger has nothing left for looking */
+};
+
+/* The pages of a device that were demoted in this horizon of the ledger and in the last one. */
+struct neotier_demoted {
+	struct list_head node;
+	unsigned long base_pfn, nr_pages;
+	unsigned long *bits[2];
+	bool any[2];
+	unsigned int now;	/* of bits: this horizon's */
+};
+
+/* Of the thread's steps since the last settlement, by the kernel's clock. */
+struct neotier_steps {
+	u64 wall_ns, away_ns;	/* away: others had the CPU */
 };
 
 struct neotier_device {
@@ -99,6 +114,9 @@ struct neotier_device {
 	struct neotier_huge huge;	/* gathered NULL: huge folios stay */
 	bool claim_stopped;		/* claiming does not bring folios to the target node */
 	struct neotier_ping_pong ping_pong;
+	struct neotier_demoted demoted;
+	struct neotier_steps steps;
+	u64 kswapd_ns;			/* its CPU time at the last settlement */
 	struct neotier_exchange *exchange;	/* NULL: kswapd makes room */
 	struct neotier_ping_pong regrets;	/* pages demoted to make room; with exchange */
 	struct neotier_room room;
@@ -297,6 +315,19 @@ void neotier_regrets_note(struct neotier_device *dev, struct page *page);
 
 /* Counts those of a batch that have been promoted before: they have been demoted since. */
 void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr);
+
+/* demoted.c: which pages reclaim has demoted lately. */
+void neotier_demoted_init(void);
+void neotier_demoted_exit(void);
+/* Before the first report; @dev: with its memory found. Return: 0 or -ENOMEM. */
+int neotier_demoted_alloc(struct neotier_device *dev);
+void neotier_demoted_free(struct neotier_device *dev);
+/* That a page of the device was demoted by this module, which no probe sees. */
+void neotier_demoted_note(struct neotier_device *dev, unsigned long pfn);
+/* @page: index in the region. */
+bool neotier_demoted_lately(const struct neotier_device *dev, u32 page);
+/* A horizon of the ledger has passed. */
+void neotier_demoted_pass(struct neotier_device *dev);
 
 /* huge.c: huge folios whose hot pages together are worth its move; promotion/huge.h gathers them. */
 

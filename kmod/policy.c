@@ -69,6 +69,13 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 		.payback_ms = READ_ONCE(neotier_knobs.payback_ms),
 	};
 
+	const struct neotier_ledger_terms terms = {
+		.base_ns = READ_ONCE(neotier_knobs.loss_base_ms) * (u64)NSEC_PER_MSEC,
+		.loss_ppm = READ_ONCE(neotier_knobs.loss_ppm),
+		.saved_ns = params.saved_ns,
+	};
+
+	neotier_ledger_start(&dev->hotlist.ledger, &terms);
 	memset(dev->policy_state, 0, sizeof(dev->policy_state));
 	dev->policy->init(dev->policy_state, &params);
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
@@ -79,6 +86,54 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	neotier_policy_pause(dev);
 	dev->decided = neotier_clock_now(dev);
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));
+}
+
+/* CPU time of the target node's kswapd since the last settlement. */
+static u64 neotier_kswapd_ns(struct neotier_device *dev)
+{
+	struct task_struct *kswapd = READ_ONCE(NODE_DATA(dev->target_nid)->kswapd);
+	u64 now = kswapd ? READ_ONCE(kswapd->se.sum_exec_runtime) : 0, before = dev->kswapd_ns;
+
+	dev->kswapd_ns = now;
+	return now > before ? now - before : 0;
+}
+
+/* What has happened since the last decision. @span_ns: by the clock in use; @own_ns: by the kernel's. */
+static void neotier_policy_settle(struct neotier_device *dev, const struct neotier_snapshot *snapshot, u64 span_ns, u64 own_ns)
+{
+	struct neotier_ledger *ledger = &dev->hotlist.ledger;
+	u64 won = ledger->won_ns, regret = ledger->regret_ns, spent = ledger->spent_ns;
+	u64 wall = dev->steps.wall_ns, own = wall - min(wall, dev->steps.away_ns), kswapd_ns = neotier_kswapd_ns(dev), thread_ns;
+	struct neotier_ledger_period period = {
+		.interval_ns = span_ns,
+		.promoted = snapshot->promoted,
+		.returned = snapshot->ping_pong,
+		.moves_ns = snapshot->promote_ns + snapshot->demote_ns,
+		.cpus = num_online_cpus(),
+		.reads = snapshot->reads,
+		.writes = snapshot->writes,
+		.reports = snapshot->reported,
+		.missed = snapshot->lost + dev->stats[NEOTIER_STAT_DISCARDED] - dev->decided_stats[NEOTIER_STAT_DISCARDED],
+		.epoch_ns = snapshot->epoch_ns,
+		.downsampling = snapshot->downsampling,
+	};
+	bool asked = snapshot->promoted || dev->stats[NEOTIER_STAT_ROOM_WAITS] != dev->decided_stats[NEOTIER_STAT_ROOM_WAITS];
+
+	dev->steps = (struct neotier_steps){ };
+	if (!own_ns)
+		return;
+	/* Of what a batch took, others may have had a part, as of the rest of a step. */
+	if (wall)
+		period.moves_ns = mul_u64_u64_div_u64(period.moves_ns, own, wall);
+	thread_ns = mul_u64_u64_div_u64(own, span_ns, own_ns);
+	period.looking_ns = thread_ns - min(thread_ns, period.moves_ns);
+	if (asked && !dev->exchange)
+		period.moves_ns += mul_u64_u64_div_u64(kswapd_ns, span_ns, own_ns);
+	if (neotier_ledger_settle(ledger, &period))
+		neotier_demoted_pass(dev);
+	neotier_stat_add(dev, NEOTIER_STAT_SPENT_NS, ledger->spent_ns - spent);
+	neotier_stat_add(dev, NEOTIER_STAT_WON_NS, ledger->won_ns - won);
+	neotier_stat_add(dev, NEOTIER_STAT_REGRET_NS, ledger->regret_ns - regret);
 }
 
 void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
@@ -96,9 +151,9 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	struct neotier_plan plan = { };
 	struct neotier_device_state state = dev->snapshot;
 	struct neotier_device_state *old = &dev->snapshot;
+	u64 interval, span_ns = 0, own_ns = 0;
 	struct neotier_time now;
 	bool histogram;
-	u64 interval;
 	unsigned int i;
 
 	if (dev->policy != policy || dev->policy_applied != generation) {
@@ -121,9 +176,14 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		return;
 	}
 	now = neotier_clock_now(dev);
-	if (dev->decided.own_ns)
-		neotier_stat_add(dev, NEOTIER_STAT_CLOCK_NS, neotier_clock_span(&dev->clock, &dev->decided, &now));
+	if (dev->decided.own_ns) {
+		own_ns = now.own_ns - dev->decided.own_ns;
+		span_ns = neotier_clock_span(&dev->clock, &dev->decided, &now);
+		neotier_stat_add(dev, NEOTIER_STAT_CLOCK_NS, span_ns);
+	}
 	dev->decided = now;
+	if (dev->state == NEOTIER_RESTING)
+		neotier_clock_unmark(&dev->clock);
 	neotier_clock_mark(&dev->clock, &now, state.ticks * NEOTIER_TICK_NS);
 	snapshot.interval_ns = interval;
 	snapshot.epochs = neotier_delta(dev, NEOTIER_STAT_EPOCHS, state.epochs, old->epochs);
@@ -170,7 +230,8 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	policy->decide(dev->policy_state, &snapshot, &plan);
 	plan.threshold = clamp(plan.threshold, 1U, dev->caps.counter_max);
 	WRITE_ONCE(dev->conf.threshold, plan.threshold);
-	dev->promotion.left = plan.promote_max;
+	neotier_policy_settle(dev, &snapshot, span_ns, own_ns);
+	dev->promotion.left = min(plan.promote_max, neotier_ledger_pages(&dev->hotlist.ledger));
 	dev->decided_ns = now_ns;
 	neotier_stat_add(dev, NEOTIER_STAT_DECISIONS, 1);
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));

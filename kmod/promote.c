@@ -8,6 +8,7 @@
 #include <linux/kthread.h>
 #include <linux/ktime.h>
 #include <linux/sched.h>
+#include "compat.h"
 #include "neotier.h"
 #include "trace.h"
 
@@ -53,7 +54,8 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 	u32 most;
 	int nr, i;
 
-	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size, dev->hotlist.confirmed))
+	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size, dev->hotlist.confirmed,
+				neotier_ledger_pages(&dev->hotlist.ledger)))
 		neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, dev->source->discard(dev));
 	most = neotier_drain_most(&dev->drain, neotier_hotlist_waiting(dev));
 	if (!most)
@@ -144,6 +146,23 @@ static void neotier_interrupted(struct neotier_device *dev)
 	dev->source->acknowledge(dev);
 }
 
+/* Until the ledger has something to spend again. What the device has gathered by then is old. */
+static bool neotier_rests(struct neotier_device *dev)
+{
+	if (neotier_ledger_stopped(&dev->hotlist.ledger)) {
+		if (dev->state != NEOTIER_RESTING)
+			neotier_stat_add(dev, NEOTIER_STAT_RESTS, 1);
+		dev->source->apply(dev, false);
+		WRITE_ONCE(dev->state, NEOTIER_RESTING);
+		neotier_forget_waiting(dev);
+		neotier_reserve_drop(dev);
+		return true;
+	}
+	if (dev->state == NEOTIER_RESTING)
+		neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, dev->source->discard(dev));
+	return false;
+}
+
 static enum neotier_next neotier_step(struct neotier_device *dev)
 {
 	u64 now = ktime_get_ns();
@@ -157,8 +176,8 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 		neotier_policy_pause(dev);
 		return NEOTIER_SLEEP;
 	}
-	dev->source->apply(dev, enabled && !dev->paused);
 	if (!enabled || dev->paused) {
+		dev->source->apply(dev, false);
 		WRITE_ONCE(dev->state, enabled ? NEOTIER_PAUSED : NEOTIER_OFF);
 		neotier_forget_waiting(dev);
 		neotier_reserve_drop(dev);
@@ -166,10 +185,10 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 		neotier_policy_pause(dev);
 		return NEOTIER_SLEEP;
 	}
-	WRITE_ONCE(dev->state, NEOTIER_RUNNING);
 	neotier_policy_step(dev, now);
-	if (dev->state == NEOTIER_FAILED)
+	if (dev->state == NEOTIER_FAILED || neotier_rests(dev))
 		return NEOTIER_SLEEP;
+	WRITE_ONCE(dev->state, NEOTIER_RUNNING);
 	dev->source->apply(dev, true);
 	neotier_interrupted(dev);
 	neotier_drain(dev, now);
@@ -185,6 +204,16 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	return what == NEOTIER_SLEEP && dev->room.fill ? NEOTIER_WAIT_ROOM : what;
 }
 
+static enum neotier_next neotier_timed_step(struct neotier_device *dev)
+{
+	u64 start = ktime_get_ns(), waited = neotier_waited_ns();
+	enum neotier_next what = neotier_step(dev);
+
+	dev->steps.wall_ns += ktime_get_ns() - start;
+	dev->steps.away_ns += neotier_waited_ns() - waited;
+	return what;
+}
+
 /*
  * With interrupts the period can be long: they come when the device's list fills. But what waits here, or was left there,
  * makes no interrupt; the end of an epoch is the time to look at it again.
@@ -193,6 +222,8 @@ static u32 neotier_sleep_us(const struct neotier_device *dev)
 {
 	u32 period_us = READ_ONCE(neotier_knobs.period_us);
 
+	if (READ_ONCE(dev->state) == NEOTIER_RESTING)
+		return max(period_us, READ_ONCE(neotier_knobs.decide_interval_ms) * (u32)USEC_PER_MSEC);
 	if (READ_ONCE(dev->conf.irq) && (dev->drain.left || !neotier_nothing_waits(dev)))
 		return min(period_us, READ_ONCE(dev->conf.epoch_us));
 	return period_us;
@@ -214,7 +245,7 @@ static int neotier_thread(void *data)
 		neotier_stat_add(dev, NEOTIER_STAT_WAKEUPS, 1);
 		do {
 			mutex_lock(&dev->lock);
-			what = neotier_step(dev);
+			what = neotier_timed_step(dev);
 			mutex_unlock(&dev->lock);
 			if (what != NEOTIER_WAIT_ROOM)
 				room_wait_us = NEOTIER_ROOM_WAIT_US;

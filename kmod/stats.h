@@ -28,6 +28,10 @@
 	X(DEMOTE_FAILED,   demote_failed,   "victims tried and not moved: the sum of kept_*") \
 	X(DEMOTE_NS,       demote_ns,       "time spent on victims, nanoseconds, by the clock in use: with what other tasks took") \
 	X(REGRETS,         regrets,         "reports of pages that had been demoted to make room") \
+	X(SPENT_NS,        spent_ns,        "time of this driver's threads, and of kswapd when it made room for them, nanoseconds, by the clock in use") \
+	X(WON_NS,          won_ns,          "time that promoted pages have saved, nanoseconds, estimated by those left as controls") \
+	X(REGRET_NS,       regret_ns,       "time that demoted pages have cost, nanoseconds, by their reports") \
+	X(RESTS,           rests,           "times looking stopped because loss_ppm and loss_base_ms left nothing to spend") \
 	X(AGE_PASSES,      age_passes,      "times all pages of the target node were looked at for their Accessed bit") \
 	X(AGE_LOOKS,       age_looks,       "page table entries looked at for it") \
 	X(AGE_FOUND,       age_found,       "pages found not in use") \

@@ -106,6 +106,8 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(p_max_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(saved_ns, 1, 100000, true),
 	NEOTIER_KNOB(payback_ms, 1, 60000, true),
+	NEOTIER_KNOB(loss_ppm, 0, NEOTIER_LEDGER_NO_BOUND, true),
+	NEOTIER_KNOB(loss_base_ms, 0, 10000, true),
 };
 
 static ssize_t policy_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
@@ -242,6 +244,7 @@ static ssize_t state_show(struct neotier_device *dev, char *buf)
 	static const char *const names[] = {
 		[NEOTIER_RUNNING] = "running", [NEOTIER_OFF] = "off",
 		[NEOTIER_PAUSED] = "paused", [NEOTIER_FAILED] = "failed",
+		[NEOTIER_RESTING] = "resting",
 	};
 
 	return sysfs_emit(buf, "%s\n", names[READ_ONCE(dev->state)]);
@@ -519,6 +522,8 @@ int neotier_sysfs_init(void)
 	neotier_knobs.p_max_ppm = neotier_policy_default_params.p_max_ppm;
 	neotier_knobs.saved_ns = neotier_policy_default_params.saved_ns;
 	neotier_knobs.payback_ms = neotier_policy_default_params.payback_ms;
+	neotier_knobs.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
+	neotier_knobs.loss_base_ms = 10;
 
 	neotier_sysfs_fill();
 	neotier_kobj = kobject_create_and_add("neotier", kernel_kobj);

@@ -2,21 +2,27 @@
 #include "promotion/drain.h"
 #include "promotion/room.h"
 
-/* At least one, so that a small ring is not left alone. */
-static u32 neotier_drain_allowance(const struct neotier_drain *drain, u32 hotlist_size)
+/*
+ * Two reports for a page that may be promoted: the hottest are chosen among them. At least one, so that a small ring is not left
+ * alone.
+ */
+static u32 neotier_drain_allowance(const struct neotier_drain *drain, u32 hotlist_size, u64 pages)
 {
-	u32 share = hotlist_size / (drain->idle < NEOTIER_DRAIN_PATIENCE ? 2 : 8);
+	u32 least = hotlist_size / 8, most = drain->idle < NEOTIER_DRAIN_PATIENCE ? hotlist_size / 2 : least;
+	u32 share = pages < most ? (u32)neotier_clamp_u64(2 * pages, least, most) : most;
 
 	return share ? share : 1;
 }
 
-bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 confirmed)
+bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 confirmed,
+			 u64 pages)
 {
-	bool discard;
+	bool watch = pages != NEOTIER_NO_LIMIT, discard;
 
 	if (now_ns - drain->epoch_ns < epoch_ns)
 		return false;
-	discard = !drain->allowed;
+	/* What is counted has to be of the epoch before. */
+	discard = !drain->allowed || (watch && drain->left);
 	drain->epoch_ns = now_ns;
 	if (confirmed != drain->confirmed) {
 		drain->confirmed = confirmed;
@@ -24,18 +30,22 @@ bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, 
 	} else if (drain->idle < NEOTIER_DRAIN_PATIENCE) {
 		drain->idle++;
 	}
-	drain->allowed = neotier_drain_allowance(drain, hotlist_size);
+	drain->allowed = neotier_drain_allowance(drain, hotlist_size, pages);
+	drain->watched = watch ? hotlist_size / 8 : 0;
 	return discard;
 }
 
 u32 neotier_drain_most(struct neotier_drain *drain, u32 waiting)
 {
-	drain->left = waiting >= NEOTIER_ENOUGH || !drain->allowed;
-	return drain->left ? 0 : drain->allowed;
+	u32 most = waiting < NEOTIER_ENOUGH || drain->watched > drain->allowed ? drain->allowed : drain->watched;
+
+	drain->left = !most;
+	return most;
 }
 
 void neotier_drain_done(struct neotier_drain *drain, u32 reports)
 {
 	drain->allowed -= reports;
+	drain->watched -= reports < drain->watched ? reports : drain->watched;
 	drain->left = !drain->allowed;
 }

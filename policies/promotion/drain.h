@@ -22,6 +22,7 @@ extern "C" {
 struct neotier_drain {
 	u64 epoch_ns;	/* when the present allowance began */
 	u32 allowed;	/* reports that may still be read in this epoch */
+	u32 watched;	/* of these, so many whatever waits: somebody counts them */
 	bool left;	/* reports stay in the device for want of use now */
 	u64 confirmed;	/* pages so far, when that last changed */
 	u32 idle;	/* epochs since then */
@@ -34,10 +35,12 @@ struct neotier_drain {
  * @epoch_ns: length of an epoch
  * @hotlist_size: entries of the device's ring
  * @confirmed: pages confirmed so far, a total
+ * @pages: that may be promoted; other than NEOTIER_NO_LIMIT: some reports are counted in each epoch whatever waits
  *
  * Return: whether the reports that are in the device are to be thrown away first.
  */
-bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 confirmed);
+bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 confirmed,
+			 u64 pages);
 
 /* Reports to read at most, while so many pages wait. */
 u32 neotier_drain_most(struct neotier_drain *drain, u32 waiting);

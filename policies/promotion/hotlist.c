@@ -33,9 +33,18 @@ enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page,
 	struct neotier_hot hot = {
 		.drained_ns = now_ns, .page = page, .count = (u16)(count < 0xffff ? count : 0xffff),
 	};
+	const struct neotier_ledger_page reported = {
+		.page = page, .count = count, .identity = list->ops->identity, .owner = list->owner,
+	};
 	struct neotier_hot dropped;
 	enum neotier_skip reason;
 
+	if (list->ops->demoted(list->owner, page))
+		neotier_ledger_regret(&list->ledger, count);
+	if (neotier_ledger_report(&list->ledger, &reported)) {
+		list->ops->skip(list->owner, page, NEOTIER_SKIP_CONTROL);
+		return NEOTIER_SKIP_CONTROL;
+	}
 	if (neotier_queued_set(list, page)) {
 		list->ops->skip(list->owner, page, NEOTIER_SKIP_DUPLICATE);
 		return NEOTIER_SKIP_DUPLICATE;
@@ -47,6 +56,8 @@ enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page,
 	reason = list->ops->look(list->owner, page, true);
 	if (reason != NR_NEOTIER_SKIP)
 		return neotier_hotlist_drop(list, page, reason);
+	if (neotier_ledger_choose(&list->ledger, &reported))
+		return neotier_hotlist_drop(list, page, NEOTIER_SKIP_CONTROL);
 	if (!neotier_waiting_add(&list->waiting, &hot, &dropped)) {
 		neotier_hotlist_drop(list, dropped.page, NEOTIER_SKIP_OVERFLOW);
 		return dropped.page == page ? NEOTIER_SKIP_OVERFLOW : NR_NEOTIER_SKIP;

@@ -10,6 +10,7 @@
 
 #include "neotier_policy.h"
 #include "promotion/confirm.h"
+#include "promotion/ledger.h"
 #include "promotion/skip.h"
 #include "promotion/waiting.h"
 
@@ -25,6 +26,10 @@ struct neotier_hotlist_ops {
 	enum neotier_skip (*look)(void *owner, u32 page, bool owners);
 	/* A report that moved nothing or has to wait. */
 	void (*skip)(void *owner, u32 page, enum neotier_skip reason);
+	/* Whether a page was demoted to make room, in this horizon of the ledger or the last one. */
+	bool (*demoted)(void *owner, u32 page);
+	/* What lies there, as neotier_page_identity(). */
+	u64 (*identity)(void *owner, u32 page);
 };
 
 /* Reports that wait for their turn; every page at most once. */
@@ -33,6 +38,7 @@ struct neotier_hotlist {
 	u64 confirmed;			/* reports so far of pages that were hot for long enough */
 	u64 *queued;			/* bit for each page of the region: waits or is in a batch */
 	struct neotier_seen_table seen;	/* reports that wait for confirmation */
+	struct neotier_ledger ledger;	/* what moves may cost */
 	const struct neotier_hotlist_ops *ops;
 	void *owner;			/* as the ops get it */
 };
@@ -45,7 +51,7 @@ static inline u64 neotier_hotlist_words(u64 pages)
 
 /**
  * neotier_hotlist_init() - an empty list
- * @list: list; queued and seen are set and zeroed, ops and owner are set
+ * @list: list; queued and seen are set and zeroed, ops and owner are set; the ledger is started
  * @places: the caller's, for as long as the list is used
  * @nr: of them, 1 .. NEOTIER_WAITING_MAX
  */

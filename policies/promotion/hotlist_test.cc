@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct List {
     list.seen = {seen.data(), 14};
     list.ops = &kOps;
     list.owner = this;
+    const neotier_ledger_terms terms = {10 * kMs, NEOTIER_LEDGER_NO_BOUND, 40};
+    neotier_ledger_start(&list.ledger, &terms);
     neotier_hotlist_init(&list, places.data(), NEOTIER_WAITING_MAX);
   }
   void report(uint32_t page, uint64_t now, uint32_t count = 10, uint32_t confirm = 1) {
@@ -38,16 +41,20 @@ struct List {
     const auto found = refused.find({page, owners});
     return found == refused.end() ? NR_NEOTIER_SKIP : found->second;
   }
+  static bool demoted(void* owner, uint32_t page) { return static_cast<List*>(owner)->back.contains(page); }
+  static u64 identity(void* owner, uint32_t page) { return page + static_cast<List*>(owner)->generation; }
   static void skip(void* owner, uint32_t page, neotier_skip reason) {
     static_cast<List*>(owner)->skipped.emplace_back(page, reason);
   }
-  static constexpr neotier_hotlist_ops kOps = {look, skip};
+  static constexpr neotier_hotlist_ops kOps = {look, skip, demoted, identity};
 
   std::vector<uint64_t> queued;
   std::vector<neotier_seen> seen = std::vector<neotier_seen>(NEOTIER_SEEN_WAYS << 14);
   std::vector<neotier_waiting_place> places = std::vector<neotier_waiting_place>(NEOTIER_WAITING_MAX);
   neotier_hotlist list{};
   std::map<std::pair<uint32_t, bool>, neotier_skip> refused;
+  std::set<uint32_t> back;  // pages that were demoted
+  u64 generation = 1;       // of what lies everywhere
   std::vector<std::pair<uint32_t, neotier_skip>> skipped;
   std::vector<neotier_hot> batch;
 };
@@ -142,6 +149,38 @@ TEST(Hotlist, WhenAllPlacesAreTakenTheColdestIsDropped) {
   list.done();
   list.report(7, kMs, 300);
   EXPECT_EQ(list.take(1, kMs), (Pages{7}));
+}
+
+TEST(Hotlist, OneInSixteenStaysAsAControlForAsLongAsItIsTheSamePage) {
+  List list(NEOTIER_WAITING_MAX);
+  const neotier_ledger_terms terms = {10 * kMs, 5000, 40};
+  neotier_ledger_start(&list.list.ledger, &terms);
+  for (uint32_t page = 0; page < 512; ++page) list.report(page, kMs, 100);
+  const size_t controls = list.skipped.size();
+  EXPECT_GT(controls, 512u / 32);
+  EXPECT_LT(controls, 512u / 8);
+  EXPECT_EQ(list.take(512, kMs).size(), 512 - controls);
+  list.done();
+
+  const uint32_t control = list.skipped[0].first;
+  EXPECT_EQ(list.skipped[0].second, NEOTIER_SKIP_CONTROL);
+  list.skipped.clear();
+  list.report(control, kMs, 100);
+  EXPECT_EQ(list.skipped, (Skipped{{control, NEOTIER_SKIP_CONTROL}}));
+  EXPECT_EQ(list.list.ledger.nr_controls, controls);
+  list.generation = 1000;
+  list.report(control, kMs, 100);
+  EXPECT_EQ(list.list.ledger.nr_controls, controls + 1)
+      << "something else lies there: it is chosen anew, the old one is cold";
+}
+
+TEST(Hotlist, ReportsOfWhatWasDemotedAreRegrets) {
+  List list;
+  list.back = {5};
+  list.report(5, kMs, 70);
+  list.report(6, kMs, 1000);
+  list.report(5, kMs, 30);
+  EXPECT_EQ(list.list.ledger.regret_requests, 100u) << "also while it waits";
 }
 
 TEST(Hotlist, ACountBeyondSixteenBitsIsTheLargest) {

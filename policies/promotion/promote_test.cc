@@ -19,6 +19,8 @@ struct Machine {
     list.seen = {seen.data(), 14};
     list.ops = &kListOps;
     list.owner = this;
+    const neotier_ledger_terms terms = {0, NEOTIER_LEDGER_NO_BOUND, 40};
+    neotier_ledger_start(&list.ledger, &terms);
     neotier_hotlist_init(&list, places.data(), NEOTIER_WAITING_MAX);
     huge.gathered = gathered.data();
     huge.ops = &kHugeOps;
@@ -60,7 +62,8 @@ struct Machine {
 
 const neotier_hotlist_ops Machine::kListOps = {
     [](void*, uint32_t, bool) { return NR_NEOTIER_SKIP; },
-    [](void* owner, uint32_t, neotier_skip reason) { ++of(owner).skipped[reason]; }};
+    [](void* owner, uint32_t, neotier_skip reason) { ++of(owner).skipped[reason]; },
+    [](void*, uint32_t) { return false; }, [](void*, uint32_t page) -> u64 { return page; }};
 
 const neotier_promote_ops Machine::kOps = {
     [](void* owner, uint32_t pages) {

@@ -37,7 +37,8 @@
 	X(ZONE,        zone,        "a huge folio outside ZONE_MOVABLE: moved whole with promote_huge 2 alone") \
 	X(IN_USE,      in_use,      "a victim that was accessed meanwhile") \
 	X(PROTECTED,   protected,   "a victim that memory.low or memory.min of its cgroup keeps") \
-	X(GUEST,       guest,       "a victim that belongs to a virtual machine, whose accesses cannot be seen")
+	X(GUEST,       guest,       "a victim that belongs to a virtual machine, whose accesses cannot be seen") \
+	X(CONTROL,     control,     "hot, and left where it is, so that what such pages save is known")
 
 /* Those that a victim can have. X(NAME, name). */
 #define NEOTIER_KEPTS(X) \

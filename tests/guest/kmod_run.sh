@@ -38,7 +38,7 @@ case ${brd[0]} in
 *.xz) xz -dc "${brd[0]}" > "$root/test/brd.ko" ;;
 *.ko) cp "${brd[0]}" "$root/test/brd.ko" ;;
 esac
-[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_clock.sh kmod_rules.sh kmod_reset.sh
+[ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_clock.sh kmod_ledger.sh kmod_rules.sh kmod_reset.sh
 cat > "$root/init" << INIT
 #!/bin/busybox sh
 /bin/busybox --install -s /bin

@@ -33,15 +33,23 @@ constexpr uint64_t kReportDram = 45, kReportCxl = 45;
 
 }  // namespace
 
-const neotier_hotlist_ops Driver::kHotlistOps = {[](void* owner, uint32_t slot, bool) {
-                                                   const Driver& d = of(owner);
-                                                   const uint32_t page = d.memory_.page_of(slot);
-                                                   if (page == kNoPage) return NEOTIER_SKIP_NOT_LRU;
-                                                   return d.memory_.movable(page) ? NR_NEOTIER_SKIP : NEOTIER_SKIP_FILE;
-                                                 },
-                                                 [](void* owner, uint32_t, neotier_skip reason) {
-                                                   of(owner).counts_.unconfirmed += reason == NEOTIER_SKIP_UNCONFIRMED;
-                                                 }};
+const neotier_hotlist_ops Driver::kHotlistOps = {
+    [](void* owner, uint32_t slot, bool) {
+      const Driver& d = of(owner);
+      const uint32_t page = d.memory_.page_of(slot);
+      if (page == kNoPage) return NEOTIER_SKIP_NOT_LRU;
+      return d.memory_.movable(page) ? NR_NEOTIER_SKIP : NEOTIER_SKIP_FILE;
+    },
+    [](void* owner, uint32_t, neotier_skip reason) {
+      of(owner).counts_.unconfirmed += reason == NEOTIER_SKIP_UNCONFIRMED;
+      of(owner).counts_.control += reason == NEOTIER_SKIP_CONTROL;
+    },
+    [](void* owner, uint32_t slot) { return of(owner).memory_.demoted_lately(slot); },
+    [](void* owner, uint32_t slot) -> u64 {
+      const Driver& d = of(owner);
+      const uint32_t page = d.memory_.page_of(slot);
+      return page == kNoPage ? 0 : d.identity(page);
+    }};
 
 const neotier_promote_ops Driver::kPromoteOps = {
     [](void* owner, uint32_t pages) {
@@ -92,6 +100,9 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
   hotlist_.seen = {seen_.data(), neotier_seen_sets_log2(memory.slots())};
   hotlist_.ops = &kHotlistOps;
   hotlist_.owner = this;
+  const neotier_ledger_terms terms = {params_.loss_base_ms * kMs, static_cast<uint32_t>(params_.loss_ppm),
+                                      static_cast<uint32_t>(params_.saved_ns)};
+  neotier_ledger_start(&hotlist_.ledger, &terms);
   neotier_hotlist_init(&hotlist_, places_.data(), static_cast<uint32_t>(places_.size()));
   ping_pong_.sets_log2 = neotier_ping_pong_sets_log2(memory.dram_pages());
   ping_pong_entries_.resize(size_t{NEOTIER_PING_PONG_WAYS} << ping_pong_.sets_log2);
@@ -121,6 +132,7 @@ void Driver::decide(uint64_t now) {
     params.payback_ms = static_cast<uint32_t>(params_.payback_ms);
     law_->init(policy_state_, &params);
     decided_ns_ = now;
+    settled_ps_ = memory_.now_ps();
     return;
   }
   const uint64_t interval = now - decided_ns_;
@@ -154,7 +166,8 @@ void Driver::decide(uint64_t now) {
   neotier_plan plan{};
   law_->decide(policy_state_, &s, &plan);
   counts_.threshold = std::clamp(plan.threshold, 1u, Tracker::kCounterMax);
-  promotion_.left = plan.promote_max;
+  settle((memory_.now_ps() - settled_ps_) / 1000, state);
+  promotion_.left = std::min<uint64_t>(plan.promote_max, neotier_ledger_pages(&hotlist_.ledger));
   tracker_->set_threshold(static_cast<uint32_t>(counts_.threshold));
   ++counts_.decisions;
   counts_.epochs = state.epochs;
@@ -166,10 +179,35 @@ void Driver::decide(uint64_t now) {
   memory_.spend_reads(params_.decide_reads + (law_->histogram ? kHistogramReads : 0));
 }
 
+void Driver::settle(uint64_t interval_ns, const TrackerState& state) {
+  count_thread();
+  const Result& old = decided_counts_;
+  neotier_ledger_period period{};
+  period.interval_ns = interval_ns;
+  period.promoted = counts_.promoted - old.promoted;
+  period.returned = counts_.ping_pong - old.ping_pong;
+  const uint64_t moves_ns = counts_.moves_ns - old.moves_ns;
+  period.moves_ns = moves_ns + counts_.kswapd_ns - old.kswapd_ns;
+  period.looking_ns = counts_.thread_ns - old.thread_ns - moves_ns;
+  period.reads = state.reads - observed_.reads;
+  period.writes = state.writes - observed_.writes;
+  period.reports = counts_.reports - old.reports;
+  period.missed = counts_.discarded - old.discarded + state.lost - observed_.lost;
+  period.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);
+  period.downsampling = period.cpus = 1;
+  if (neotier_ledger_settle(&hotlist_.ledger, &period)) memory_.next_horizon();
+  settled_ps_ = memory_.now_ps();
+  counts_.won_ns = hotlist_.ledger.won_ns;
+  counts_.regret_ns = hotlist_.ledger.regret_ns;
+  counts_.spent_ns = hotlist_.ledger.spent_ns;
+  counts_.stops += neotier_ledger_stopped(&hotlist_.ledger);
+}
+
 void Driver::drain(uint64_t now) {
   const uint64_t epoch_ns = params_.epoch_us * kUs;
   pass_requests();
-  if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing, hotlist_.confirmed))
+  if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing, hotlist_.confirmed,
+                          neotier_ledger_pages(&hotlist_.ledger)))
     counts_.discarded += tracker_->discard();
   const uint32_t most = neotier_drain_most(&drain_, hotlist_.waiting.nr);
   if (most == 0) return;
@@ -205,16 +243,21 @@ void Driver::drop_reserve() {
   room_.fill = false;
 }
 
+// To the module, memory that is freed and got anew at the same address is the same page.
+uint64_t Driver::identity(uint32_t page) const {
+  const uint32_t owner = memory_.owner(page);
+  return owner != 0 ? neotier_page_identity(kOwners, owner) : neotier_page_identity(kPages, page);
+}
+
 int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
   const neotier_time start = time();
+  const uint64_t start_ps = own_ps();
   neotier_hotlist_done(&hotlist_, batch, nr);
   uint32_t moved = 0;
   for (uint32_t i = 0; i < nr; ++i) {
     const uint32_t page = memory_.page_of(batch[i].page);
     if (page == kNoPage || !memory_.movable(page)) continue;  // freed while the program had its turn
-    // To the module, memory that is freed and got anew at the same address is the same page.
-    const uint32_t owner = memory_.owner(page);
-    const uint64_t identity = owner != 0 ? neotier_page_identity(kOwners, owner) : neotier_page_identity(kPages, page);
+    const uint64_t identity = this->identity(page);
     counts_.ping_pong += neotier_ping_pong_check(&ping_pong_, identity);
     if (room_.reserved != 0) {
       --room_.reserved;
@@ -234,22 +277,32 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
   counts_.promoted += moved;
   const neotier_time end = time();
   counts_.promote_ns += neotier_clock_span(&clock_, &start, &end);
+  counts_.moves_ns += (own_ps() - start_ps) / 1000;
   return static_cast<int>(moved);
 }
 
 // In the middle of a batch, whose time goes on. One other has a turn, not each.
 void Driver::be_preempted() {
+  const uint64_t start_ps = memory_.now_ps();
   if (now_ns() >= kswapd_at_ns_) {
     run_kswapd();
   } else if (program_) {
     program_->run((end_of_turn(now_ns(), kSliceNs) - now_ns()) >> shift_);
   }
+  others_ps_ += memory_.now_ps() - start_ps;
   turn_ends_ns_ = end_of_turn(now_ns(), kThreadSliceNs);
 }
 
 neotier_next Driver::step() {
   const uint64_t now = now_ns();
   decide(now);
+  if (neotier_ledger_stopped(&hotlist_.ledger)) {
+    pass_requests();
+    tracker_->discard();
+    neotier_hotlist_clear(&hotlist_);
+    drop_reserve();
+    return NEOTIER_SLEEP;
+  }
   drain(now);
   if (dry_run_)
     drop_reserve();
@@ -272,7 +325,9 @@ void Driver::run_kswapd() {
   constexpr int64_t kZones = 2, kBatch = 64;
   const int64_t high = memory_.low() + static_cast<int64_t>(params_.gap_pages);
   const Memory::Goal goal = {high, high + kZones * kBatch, params_.high_pages};
+  const uint64_t start_ps = memory_.now_ps();
   kswapd_awake_ = memory_.reclaim(goal, kTickOfKernelNs >> shift_);
+  counts_.kswapd_ns += (memory_.now_ps() - start_ps) / 1000;
   kswapd_at_ns_ = kswapd_awake_ ? now_ns() + kTickOfKernelNs : UINT64_MAX;
 }
 
@@ -284,6 +339,7 @@ void Driver::wake() {
 void Driver::run_thread() {
   running_ = true;
   const uint64_t start = now_ns(), kswapd_at_ns = kswapd_at_ns_;
+  counted_ps_ = own_ps();
   turn_ends_ns_ = end_of_turn(start, kThreadSliceNs);
   memory_.spend_instructions(params_.wake_instructions);
   memory_.spend_reads(params_.wake_reads);
@@ -293,12 +349,16 @@ void Driver::run_thread() {
     if (what != NEOTIER_WAIT_ROOM) room_wait_us_ = NEOTIER_ROOM_WAIT_US;
     // Between two batches the thread offers its turn: kswapd, woken from its sleep, goes first.
     if (!kswapd_awake_ && now_ns() >= kswapd_at_ns_) {
+      const uint64_t kswapd_ps = memory_.now_ps();
       run_kswapd();
+      others_ps_ += memory_.now_ps() - kswapd_ps;
       turn_ends_ns_ = end_of_turn(now_ns(), kThreadSliceNs);
     }
   } while (what == NEOTIER_AGAIN);
+  count_thread();
   running_ = false;
-  const uint64_t now = now_ns(), period = params_.period_us * kUs;
+  const bool stopped = neotier_ledger_stopped(&hotlist_.ledger);
+  const uint64_t now = now_ns(), period = stopped ? params_.decide_interval_ms * kMs : params_.period_us * kUs;
   // The turn that kswapd waits for is the program's.
   if (kswapd_awake_ && kswapd_at_ns_ == kswapd_at_ns && kswapd_at_ns > start) {
     kswapd_at_ns_ = kswapd_at_ns + (now - start);

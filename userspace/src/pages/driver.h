@@ -68,6 +68,14 @@ class Driver {
   neotier_levels levels() const;
   neotier_next step();
   void be_preempted();
+  uint64_t identity(uint32_t page) const;
+  void settle(uint64_t interval_ns, const TrackerState& state);
+  // Modelled, without what others have had of the CPU meanwhile.
+  uint64_t own_ps() const { return memory_.now_ps() - others_ps_; }
+  void count_thread() {
+    counts_.thread_ns += (own_ps() - counted_ps_) / 1000;
+    counted_ps_ = own_ps();
+  }
   void run_thread();
   void run_kswapd();
   void wake_kswapd();
@@ -107,7 +115,9 @@ class Driver {
   uint64_t kswapd_at_ns_ = UINT64_MAX;  // its next turn
   TrackerState observed_;               // when it last decided
   uint64_t ticks_ = 0;                  // 100 us each
+  uint64_t others_ps_ = 0;              // of kswapd and the program in the middle of the thread's work
   Result counts_, decided_counts_;
+  uint64_t settled_ps_ = 0, counted_ps_ = 0;
   std::vector<Report> reports_;
 };
 

@@ -39,6 +39,7 @@ Memory::Memory(const Recording& recording, const Params& params, Placement place
       stall_of_{latency_ps_[0] / mlp_, latency_ps_[1] / mlp_},
       slot_(recording.pages.size(), kNoSlot),
       page_of_(recording.field(Field::kCxlBytes) >> 12, kNoPage),
+      demoted_in_(page_of_.size(), 0),
       dram_free_(static_cast<int64_t>(recording.field(Field::kDramFreePages))),
       cxl_free_(static_cast<int64_t>(recording.field(Field::kCxlFreePages))),
       low_(static_cast<int64_t>(params.low_pages)),
@@ -65,7 +66,9 @@ void Memory::into_cxl(uint32_t page) {
     // More pages than the recorded machine had, because a recording does not tell all that is freed: one more.
     slot = next_slot_++;
     page_of_.push_back(kNoPage);
+    demoted_in_.push_back(0);
   }
+  demoted_in_[slot] = 0;
   slot_[page] = slot;
   page_of_[slot] = page;
 }
@@ -211,6 +214,7 @@ void Memory::evict(uint32_t page) {
       ++dram_free_;
       ++demoted_;
       move(false, slot_[page]);
+      demoted_in_[slot_[page]] = horizon_;
       break;
   }
 }

@@ -95,6 +95,9 @@ class Memory {
 
   // Copies a page that is in a slot into a page of DRAM that the caller has accounted for. The page is young.
   void promote(uint32_t page);
+  // Whether the page in a slot was demoted into it in this horizon of the module's ledger or the last one.
+  bool demoted_lately(uint32_t slot) const { return demoted_in_[slot] != 0 && horizon_ - demoted_in_[slot] <= 1; }
+  void next_horizon() { ++horizon_; }
   // What kswapd wants. It rests where `balanced` pages are free when a round has ended. A round goes on until it has
   // had its share, has demoted `wanted`, or `safe` are free.
   struct Goal {
@@ -152,8 +155,10 @@ class Memory {
   uint64_t base_ps_, mmio_read_ps_, mlp_;
   std::array<uint64_t, 2> latency_ps_, service_ps_, stall_of_, free_at_ps_{}, fills_{}, stall_ps_{};
   uint64_t now_ps_ = 0, instructions_ = 0, kernel_ps_ = 0, demoted_ = 0;
-  std::vector<uint32_t> slot_;     // of each page
-  std::vector<uint32_t> page_of_;  // of each slot
+  std::vector<uint32_t> slot_;        // of each page
+  std::vector<uint32_t> page_of_;     // of each slot
+  std::vector<uint32_t> demoted_in_;  // of each slot: the horizon; 0: its page was not demoted
+  uint32_t horizon_ = 1;
   std::vector<uint32_t> free_slots_;
   uint32_t next_slot_ = 0;
   std::vector<uint32_t> requests_;

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+#include "promotion/ledger.h"
+
+/* Until one was measured, and the range within which a measurement is believed. */
+#define NEOTIER_EXCHANGE_START_NS 20000U
+#define NEOTIER_EXCHANGE_MIN_NS 1000U
+#define NEOTIER_EXCHANGE_MAX_NS 10000000U
+/* Fewer moves say little about the cost of one. */
+#define NEOTIER_EXCHANGE_SAMPLES 16U
+/* Bounds within which products stay below 2^63. */
+#define NEOTIER_LEDGER_US_MAX 60000000ULL
+#define NEOTIER_LEDGER_REQUESTS_MAX (1ULL << 26)
+#define NEOTIER_LEDGER_REPORTS_MAX (1ULL << 32)
+#define NEOTIER_LEDGER_PAGES_MAX (1ULL << 24)
+#define NEOTIER_LEDGER_NS_MAX (1ULL << 60)
+/* Nothing is paid back for ever. */
+#define NEOTIER_LEDGER_DEBT_NS 60000000000LL
+/* Requests to a page, in parts of one. */
+#define NEOTIER_LEDGER_FINE 256U
+
+static u64 neotier_ledger_min(u64 a, u64 b)
+{
+	return a < b ? a : b;
+}
+
+void neotier_ledger_start(struct neotier_ledger *ledger, const struct neotier_ledger_terms *terms)
+{
+	*ledger = (struct neotier_ledger){
+		.terms = {
+			.base_ns = neotier_ledger_min(terms->base_ns, NEOTIER_LEDGER_BASE_MAX_NS),
+			.loss_ppm = (u32)neotier_ledger_min(terms->loss_ppm, NEOTIER_LEDGER_NO_BOUND),
+			.saved_ns = (u32)neotier_clamp_u64(terms->saved_ns, 1, 100000),
+		},
+		.exchange_ns = NEOTIER_EXCHANGE_START_NS,
+	};
+	ledger->balance_ns = (s64)ledger->terms.base_ns;
+}
+
+static u32 neotier_ledger_hash(u32 value, u32 salt)
+{
+	u32 hash = (value + 1) * 0x9E3779B1U ^ (salt + 1) * 0x85EBCA77U;
+
+	hash = (hash ^ hash >> 15) * 0xC2B2AE3DU;
+	return hash ^ hash >> 13;
+}
+
+/* One in NEOTIER_LEDGER_ONE_IN, others in each horizon. */
+static bool neotier_ledger_drawn(const struct neotier_ledger *ledger, u32 page)
+{
+	return neotier_ledger_hash(page, ledger->salt) < (1ULL << 32) / NEOTIER_LEDGER_ONE_IN;
+}
+
+void neotier_ledger_regret(struct neotier_ledger *ledger, u32 count)
+{
+	ledger->regret_requests = neotier_ledger_min(ledger->regret_requests + count, NEOTIER_LEDGER_REQUESTS_MAX);
+}
+
+bool neotier_ledger_report(struct neotier_ledger *ledger, const struct neotier_ledger_page *page)
+{
+	u32 i;
+
+	if (!neotier_ledger_bounds(ledger) || !neotier_ledger_drawn(ledger, page->page))
+		return false;
+	for (i = 0; i < ledger->nr_controls; i++) {
+		struct neotier_ledger_control *control = &ledger->controls[i];
+
+		if (control->page != page->page || control->identity != page->identity(page->owner, page->page))
+			continue;
+		control->count = (3 * control->count + page->count) / 4;
+		control->seen_ns = ledger->watched_ns;
+		return true;
+	}
+	return false;
+}
+
+/* When all places are taken each page drawn in this horizon has the same chance to be among them: Vitter's algorithm R (1985). */
+bool neotier_ledger_choose(struct neotier_ledger *ledger, const struct neotier_ledger_page *page)
+{
+	u32 i;
+
+	if (!neotier_ledger_bounds(ledger) || !neotier_ledger_drawn(ledger, page->page))
+		return false;
+	ledger->drawn++;
+	i = ledger->nr_controls;
+	if (i == NEOTIER_LEDGER_CONTROLS)
+		i = neotier_ledger_hash(ledger->drawn, ledger->salt) % ledger->drawn;
+	if (i >= NEOTIER_LEDGER_CONTROLS)
+		return false;
+	ledger->nr_controls += i == ledger->nr_controls;
+	ledger->controls[i] = (struct neotier_ledger_control){
+		.page = page->page, .count = page->count, .seen_ns = ledger->watched_ns,
+		.identity = page->identity(page->owner, page->page),
+	};
+	return true;
+}
+
+/* What all reports would have told, by those that were read. */
+static u64 neotier_ledger_all(u64 requests, const struct neotier_ledger_period *period)
+{
+	u64 reports = neotier_clamp_u64(period->reports, 1, NEOTIER_LEDGER_REPORTS_MAX);
+	u64 missed = neotier_ledger_min(period->missed, NEOTIER_LEDGER_REPORTS_MAX);
+
+	return neotier_ledger_min(requests, NEOTIER_LEDGER_REQUESTS_MAX) * (reports + missed) / reports;
+}
+
+/*
+ * Where not all reports are read, a page that is as hot as before is seen again after 1 / seen epochs, on average. One that was
+ * not seen for twice as long counts as cold.
+ */
+static u64 neotier_ledger_heat(const struct neotier_ledger *ledger, u64 epoch_ns)
+{
+	u64 patience_ns = 2 * epoch_ns + 2 * epoch_ns * 1000000 / neotier_clamp_u64(ledger->seen_ppm, 10000, 1000000), sum = 0;
+	u32 i;
+
+	for (i = 0; i < ledger->nr_controls; i++)
+		if (ledger->watched_ns - ledger->controls[i].seen_ns <= patience_ns)
+			sum += ledger->controls[i].count;
+	return sum * NEOTIER_LEDGER_FINE / ledger->nr_controls;
+}
+
+/* The longer heat has lasted, the longer it is expected to. */
+static void neotier_ledger_watch(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns)
+{
+	u64 reports = neotier_ledger_min(period->reports, NEOTIER_LEDGER_REPORTS_MAX);
+	u64 seen = reports * 1000000 / (reports + neotier_ledger_min(period->missed, NEOTIER_LEDGER_REPORTS_MAX));
+
+	ledger->seen_ppm = ledger->watched_ns ? (3 * ledger->seen_ppm + seen) / 4 : seen;
+	ledger->watched_ns += interval_ns;
+	if (!ledger->nr_controls)
+		return;
+	ledger->heat = neotier_ledger_heat(ledger, neotier_clamp_u64(period->epoch_ns, 1000, NEOTIER_LEDGER_US_MAX * 1000));
+	ledger->heat_peak -= ledger->heat_peak / 16;
+	if (!ledger->heat || ledger->heat < ledger->heat_peak / 2) {
+		ledger->steady_ns = 0;
+		ledger->heat_peak = ledger->heat;
+		return;
+	}
+	ledger->steady_ns = neotier_ledger_min(ledger->steady_ns + interval_ns, NEOTIER_LEDGER_STEADY_NS);
+	if (ledger->heat > ledger->heat_peak)
+		ledger->heat_peak = ledger->heat;
+}
+
+/* What the pages promoted so far will win if all goes on for as long as it has so far. */
+static s64 neotier_ledger_line(const struct neotier_ledger *ledger)
+{
+	return ledger->gain_ppm > 0 ? (s64)(ledger->steady_ns / 1000) * ledger->gain_ppm / 1000 : 0;
+}
+
+static u64 neotier_ledger_alive(const struct neotier_ledger *ledger)
+{
+	u64 alive = 0;
+	u32 i;
+
+	for (i = 0; i < NEOTIER_LEDGER_PARTS; i++)
+		alive += ledger->promoted[i];
+	return neotier_ledger_min(alive, NEOTIER_LEDGER_PAGES_MAX);
+}
+
+static void neotier_ledger_kinds(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
+{
+	u64 reads = neotier_ledger_min(period->reads, 1ULL << 40), all = reads + neotier_ledger_min(period->writes, 1ULL << 40);
+
+	if (all)
+		ledger->reads_ppm = reads * 1000000 / all;
+}
+
+/* That so many requests would have waited for the slow tier, those that wait. */
+static u64 neotier_ledger_worth(const struct neotier_ledger *ledger, u64 requests, const struct neotier_ledger_period *period)
+{
+	requests = neotier_ledger_min(requests, 1ULL << 40) * neotier_clamp_u64(period->downsampling, 1, 32768);
+	requests = neotier_ledger_min(requests, 1ULL << 43) * ledger->reads_ppm / 1000000;
+	return requests * ledger->terms.saved_ns;
+}
+
+static u64 neotier_ledger_won(const struct neotier_ledger *ledger, u64 interval_us, const struct neotier_ledger_period *period)
+{
+	u64 epoch_us = neotier_clamp_u64(period->epoch_ns / 1000, 1, NEOTIER_LEDGER_US_MAX);
+	u64 each = neotier_ledger_min(ledger->heat, 1ULL << 24) * interval_us / epoch_us;
+
+	return neotier_ledger_worth(ledger, neotier_ledger_min(each, 1ULL << 32) * neotier_ledger_alive(ledger) / NEOTIER_LEDGER_FINE,
+				    period);
+}
+
+static void neotier_ledger_measure(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
+{
+	u64 measured;
+
+	if (period->promoted < NEOTIER_EXCHANGE_SAMPLES)
+		return;
+	measured = neotier_clamp_u64(period->moves_ns / period->promoted, NEOTIER_EXCHANGE_MIN_NS, NEOTIER_EXCHANGE_MAX_NS);
+	ledger->exchange_ns = (3 * ledger->exchange_ns + measured) / 4;
+}
+
+/* Another part of the horizon for each part of its length; true: a whole one has passed. */
+static bool neotier_ledger_pass(struct neotier_ledger *ledger, u64 interval_ns)
+{
+	bool horizon = false;
+
+	ledger->part_ns += interval_ns;
+	while (ledger->part_ns >= NEOTIER_LEDGER_HORIZON_NS / NEOTIER_LEDGER_PARTS) {
+		ledger->part_ns -= NEOTIER_LEDGER_HORIZON_NS / NEOTIER_LEDGER_PARTS;
+		ledger->part = (ledger->part + 1) % NEOTIER_LEDGER_PARTS;
+		ledger->promoted[ledger->part] = 0;
+		horizon |= ledger->part == 0;
+	}
+	if (horizon) {
+		ledger->nr_controls = ledger->drawn = 0;
+		ledger->salt++;
+	}
+	return horizon;
+}
+
+static void neotier_ledger_forget_returned(struct neotier_ledger *ledger, u64 returned)
+{
+	u32 i;
+
+	for (i = 0; i < NEOTIER_LEDGER_PARTS && returned; i++) {
+		u64 *promoted = &ledger->promoted[(ledger->part + NEOTIER_LEDGER_PARTS - i) % NEOTIER_LEDGER_PARTS];
+		u64 gone = neotier_ledger_min(*promoted, returned);
+
+		*promoted -= gone;
+		returned -= gone;
+	}
+}
+
+bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
+{
+	u64 interval_ns = neotier_ledger_min(period->interval_ns, NEOTIER_LEDGER_US_MAX * 1000), won, regret, spent, share;
+	s64 most = (s64)(ledger->terms.base_ns * NEOTIER_LEDGER_CAP), worth;
+	bool horizon;
+
+	/* Who has not looked has seen nothing: what was known is taken to go on. */
+	if (!ledger->stopped && period->reports) {
+		neotier_ledger_watch(ledger, period, interval_ns);
+		neotier_ledger_kinds(ledger, period);
+	}
+	won = neotier_ledger_won(ledger, interval_ns / 1000, period);
+	regret = neotier_ledger_worth(ledger, neotier_ledger_all(ledger->regret_requests, period), period);
+	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX);
+	share = interval_ns / 1000 * ledger->terms.loss_ppm / 1000 * neotier_clamp_u64(period->cpus, 1, 65536);
+	if (interval_ns >= 1000)
+		ledger->gain_ppm = (3 * ledger->gain_ppm +
+				    (s64)neotier_ledger_min(won * 1000 / (interval_ns / 1000), 1ULL << 32) -
+				    (s64)neotier_ledger_min(regret * 1000 / (interval_ns / 1000), 1ULL << 32)) / 4;
+	ledger->won_ns += won;
+	ledger->regret_ns += regret;
+	ledger->spent_ns += spent;
+	ledger->balance_ns += (s64)(won + share) - (s64)regret - (s64)spent;
+	if (ledger->balance_ns > most)
+		ledger->balance_ns = most;
+	if (ledger->balance_ns < -NEOTIER_LEDGER_DEBT_NS)
+		ledger->balance_ns = -NEOTIER_LEDGER_DEBT_NS;
+	ledger->regret_requests = 0;
+
+	neotier_ledger_measure(ledger, period);
+	horizon = neotier_ledger_pass(ledger, interval_ns);
+	neotier_ledger_forget_returned(ledger, period->returned);
+	ledger->promoted[ledger->part] += neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX);
+
+	/* Once stopped, until a look of some length can be paid for. */
+	worth = ledger->balance_ns + neotier_ledger_line(ledger);
+	if (worth < 0)
+		ledger->stopped = neotier_ledger_bounds(ledger);
+	else if (worth >= (s64)(ledger->terms.base_ns / 4))
+		ledger->stopped = false;
+	return horizon;
+}
+
+u64 neotier_ledger_pages(const struct neotier_ledger *ledger)
+{
+	u64 pages;
+	s64 worth;
+
+	if (!neotier_ledger_bounds(ledger))
+		return NEOTIER_NO_LIMIT;
+	if (ledger->steady_ns < NEOTIER_LEDGER_PROOF_NS)
+		return 0;
+	worth = ledger->balance_ns + neotier_ledger_line(ledger);
+	pages = worth > 0 ? (u64)worth / ledger->exchange_ns : 0;
+	return pages < NEOTIER_LEDGER_LEAST ? 0 : pages;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * What promotion may cost. Invariant: what was spent is at most what was won, as far as that was measured, plus a share of
+ * the time, plus a base. A program for which nothing can be won loses no more than that, and then is left alone.
+ *
+ *	balance = base + share * time + won - regret - spent
+ *
+ * spent	time of the driver's thread and of kswapd on its behalf: moves, room, and looking.
+ * won		what promoted pages save. The device does not see them any more, so controls stand for them: of the pages that
+ *		are hot enough one in NEOTIER_LEDGER_ONE_IN stays where it is for a horizon, and its requests are counted. A
+ *		page counts as promoted for one horizon: what it brings later is won, and not believed.
+ * regret	requests to pages that were demoted in this horizon or the last one, as the device reports them.
+ *
+ * A page may move while the balance pays for it. A balance below 0 stops all looking until the share has paid for it.
+ *
+ * Estimates err to the careful side. A control that is not reported counts as without requests, and the pages promoted are
+ * the hottest of those that controls are drawn from. Writes do not wait for memory, so they count neither way. Where it
+ * errs to the other side: a demoted page below the threshold is not reported.
+ *
+ * Source: ours. That a group chosen by chance stands for what cannot be seen is Fisher's (1926).
+ *
+ * Freestanding C, the same object in neotier.ko, the replay and the unit test. Thread safety: one caller at a time.
+ */
+#ifndef NEOTIER_LEDGER_H
+#define NEOTIER_LEDGER_H
+
+#include "neotier_policy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NEOTIER_LEDGER_ONE_IN 16U
+#define NEOTIER_LEDGER_CONTROLS 64U
+#define NEOTIER_LEDGER_HORIZON_NS 8000000000ULL
+/* For longer than that no heat is expected to last, however long it has. */
+#define NEOTIER_LEDGER_STEADY_NS 1000000000ULL
+/* For which heat has to have lasted before a page moves for it. */
+#define NEOTIER_LEDGER_PROOF_NS 250000000ULL
+/* Of a horizon, in which promoted pages are counted. */
+#define NEOTIER_LEDGER_PARTS 16U
+/* Room for fewer pages costs as much: who can pay for no more waits. */
+#define NEOTIER_LEDGER_LEAST 256U
+/* So many bases are kept at most: an old win pays for no long harm. */
+#define NEOTIER_LEDGER_CAP 20U
+#define NEOTIER_LEDGER_BASE_MAX_NS 10000000000ULL
+/* loss_ppm that bounds nothing. */
+#define NEOTIER_LEDGER_NO_BOUND 1000000U
+
+struct neotier_ledger_terms {
+	u64 base_ns;	/* 0 .. NEOTIER_LEDGER_BASE_MAX_NS */
+	u32 loss_ppm;	/* share of the time, 0 .. 10^6 */
+	u32 saved_ns;	/* that a read saves in the fast tier, 1 .. 100000 */
+};
+
+/* Since the last settlement, all by one clock. */
+struct neotier_ledger_period {
+	u64 interval_ns;
+	u64 promoted;		/* 4 KiB pages */
+	u64 returned;		/* reported pages that had been promoted before: they had been demoted again */
+	u64 moves_ns, looking_ns;	/* spent: on moves and their room; on all else */
+	u32 cpus;		/* whose time it is: all of them lose and win, >= 1 */
+	u64 reads, writes;	/* of the device */
+	u64 reports, missed;	/* read from it; lost or thrown away: each stands for as much as one that was read */
+	u64 epoch_ns;
+	u32 downsampling;	/* the device counts one request in so many, >= 1 */
+};
+
+struct neotier_ledger_control {
+	u32 page, count;	/* requests in an epoch in which it was reported, of late */
+	u64 identity;		/* of what lay there when it was chosen */
+	u64 seen_ns;		/* of ledger.watched_ns: when it was reported last */
+};
+
+struct neotier_ledger {
+	struct neotier_ledger_terms terms;
+	s64 balance_ns;
+	u64 spent_ns, won_ns, regret_ns;	/* totals, for people */
+	struct neotier_ledger_control controls[NEOTIER_LEDGER_CONTROLS];
+	u32 nr_controls, salt, drawn;	/* drawn: pages that could have been controls in this horizon */
+	u64 watched_ns;			/* passed while reports were read */
+	u64 regret_requests;		/* since the last settlement */
+	u64 reads_ppm;			/* of the requests, while there were any */
+	u64 seen_ppm;			/* of the reports, that were read of late */
+	u64 heat, heat_peak;		/* requests to a control in an epoch, times NEOTIER_LEDGER_FINE; of late and at most */
+	u64 steady_ns;			/* for which heat has not fallen to half of its peak */
+	s64 gain_ppm;			/* won less regretted, of the time, of late */
+	u64 promoted[NEOTIER_LEDGER_PARTS];	/* ring of the horizon's parts */
+	u32 part;
+	u64 part_ns, exchange_ns;	/* passed of this part; of a move and its room */
+	bool stopped;
+};
+
+/* Begins anew, with nothing won or spent. Terms out of range are moved to the nearest value in range. */
+void neotier_ledger_start(struct neotier_ledger *ledger, const struct neotier_ledger_terms *terms);
+
+/* A report, as far as the ledger is concerned. */
+struct neotier_ledger_page {
+	u32 page, count;	/* index in the region; requests in the epoch */
+	/* What is known of it, by the owner that the list's ops get. Asked only where it matters. */
+	u64 (*identity)(void *owner, u32 page);
+	void *owner;
+};
+
+/* A page was reported that was demoted lately. */
+void neotier_ledger_regret(struct neotier_ledger *ledger, u32 count);
+
+/**
+ * neotier_ledger_report() - a page was reported
+ * @ledger: ledger
+ * @page: it
+ *
+ * Return: whether it is a control, which stays. Once something else lies there it is none any more, and counts as cold.
+ */
+bool neotier_ledger_report(struct neotier_ledger *ledger, const struct neotier_ledger_page *page);
+
+/**
+ * neotier_ledger_choose() - a page is hot enough to be promoted
+ * @ledger: ledger
+ * @page: it; no control so far
+ *
+ * Return: whether it is chosen as a control, and stays.
+ */
+bool neotier_ledger_choose(struct neotier_ledger *ledger, const struct neotier_ledger_page *page);
+
+/**
+ * neotier_ledger_settle() - what has happened since the last time
+ * @ledger: ledger
+ * @period: it
+ *
+ * Return: whether a horizon has passed: pages that were demoted before it are to be forgotten.
+ */
+bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_ledger_period *period);
+
+/* Pages that may be promoted until the next settlement, for which reports are worth reading; NEOTIER_NO_LIMIT. */
+u64 neotier_ledger_pages(const struct neotier_ledger *ledger);
+
+/* Whether it bounds anything: then reports have to be read in each epoch. */
+static inline bool neotier_ledger_bounds(const struct neotier_ledger *ledger)
+{
+	return ledger->terms.loss_ppm < NEOTIER_LEDGER_NO_BOUND;
+}
+
+/* Whether even looking costs too much now. */
+static inline bool neotier_ledger_stopped(const struct neotier_ledger *ledger)
+{
+	return ledger->stopped;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

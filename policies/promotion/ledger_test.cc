@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// What promotion may cost, and what it is taken to have won.
+#include "promotion/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+namespace {
+
+constexpr uint64_t kUs = 1000, kMs = 1000 * kUs, kEpoch = 50 * kMs;
+
+// A device whose epoch is as long as the time between two settlements, all of whose requests are reads and all of whose
+// reports are read, unless a test says otherwise.
+struct Account {
+  explicit Account(uint64_t base_ns = 10 * kMs, uint32_t loss_ppm = 5000, uint32_t saved_ns = 40) {
+    const neotier_ledger_terms terms = {base_ns, loss_ppm, saved_ns};
+    neotier_ledger_start(&ledger, &terms);
+    period.interval_ns = period.epoch_ns = kEpoch;
+    period.reads = 1000;
+    period.reports = 100;
+    period.downsampling = period.cpus = 1;
+  }
+  // The first page from `from` on that is chosen.
+  uint32_t choose(uint32_t from, uint32_t count) {
+    for (;; ++from) {
+      const neotier_ledger_page page = of(from, count);
+      if (neotier_ledger_choose(&ledger, &page)) return from;
+    }
+  }
+  bool report(uint32_t page, uint32_t count) {
+    const neotier_ledger_page reported = of(page, count);
+    return neotier_ledger_report(&ledger, &reported);
+  }
+  // What came of it since the last time, in us.
+  int64_t settle() {
+    const int64_t before = ledger.balance_ns;
+    horizon = neotier_ledger_settle(&ledger, &period);
+    period.promoted = period.returned = period.moves_ns = period.looking_ns = 0;
+    return (ledger.balance_ns - before) / static_cast<int64_t>(kUs);
+  }
+  void promote(uint64_t pages, uint64_t each_ns = 20 * kUs) {
+    period.promoted = pages;
+    period.moves_ns = pages * each_ns;
+  }
+  neotier_ledger_page of(uint32_t page, uint32_t count) {
+    return {page, count,
+            [](void* owner, uint32_t where) -> u64 { return where + static_cast<Account*>(owner)->lies_there; }, this};
+  }
+
+  neotier_ledger ledger;
+  neotier_ledger_period period{};
+  uint64_t lies_there = 7;
+  bool horizon = false;
+};
+
+TEST(Ledger, TheBaseAndAShareOfTheTimeMayBeSpent) {
+  Account a;
+  a.ledger.steady_ns = NEOTIER_LEDGER_PROOF_NS;
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger), 10 * kMs / (20 * kUs)) << "at 20 us until a move was measured";
+  EXPECT_EQ(a.settle(), 250) << "half a percent of 50 ms";
+  a.period.looking_ns = 400 * kUs;
+  EXPECT_EQ(a.settle(), 250 - 400);
+  EXPECT_EQ(a.ledger.spent_ns, 400 * kUs);
+  a.period.cpus = 8;
+  EXPECT_EQ(a.settle(), 8 * 250) << "eight CPUs have eight times as much time";
+}
+
+TEST(Ledger, NothingMovesUntilHeatHasLasted) {
+  Account a;
+  const uint32_t control = a.choose(0, 100);
+  for (int i = 0; i < 4; ++i) {
+    a.report(control, 100);
+    a.settle();
+    EXPECT_EQ(neotier_ledger_pages(&a.ledger), 0u) << i;
+  }
+  a.report(control, 100);
+  a.settle();
+  EXPECT_GT(neotier_ledger_pages(&a.ledger), 0u) << "a quarter of a second";
+  for (int i = 0; i < 10; ++i) a.settle();
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger), 0u) << "it is over";
+}
+
+TEST(Ledger, AMoveAndItsRoomAreMeasured) {
+  Account a;
+  for (int i = 0; i < 20; ++i) {
+    a.promote(16, 50 * kUs);
+    a.settle();
+  }
+  EXPECT_NEAR(static_cast<double>(a.ledger.exchange_ns), 50e3, 1e3);
+  a.promote(15, 1000 * kUs);
+  a.settle();
+  EXPECT_NEAR(static_cast<double>(a.ledger.exchange_ns), 50e3, 1e3) << "too few say little";
+}
+
+TEST(Ledger, PromotedPagesWinWhatControlsAreAskedFor) {
+  Account a;
+  const uint32_t control = a.choose(0, 100);
+  a.promote(200);
+  a.settle();
+  EXPECT_EQ(a.ledger.won_ns, 0u) << "nothing was promoted before";
+  a.report(control, 100);
+  // 200 pages, 100 reads of 40 ns each.
+  EXPECT_EQ(a.settle(), 250 + 800);
+  a.report(control, 100);
+  a.period.writes = 3000;
+  EXPECT_EQ(a.settle(), 250 + 200) << "one request in four is a read that waits";
+  a.report(control, 100);
+  a.period.writes = 0;
+  a.period.downsampling = 8;
+  EXPECT_EQ(a.settle(), 250 + 6400);
+}
+
+TEST(Ledger, WithoutAControlNothingIsWon) {
+  Account a;
+  a.promote(200);
+  a.settle();
+  EXPECT_EQ(a.settle(), 250);
+}
+
+TEST(Ledger, APromotedPageThatIsReportedAgainWinsNothingMore) {
+  Account a;
+  const uint32_t control = a.choose(0, 100);
+  a.promote(200);
+  a.settle();
+  a.period.returned = 150;
+  a.settle();
+  a.report(control, 100);
+  EXPECT_EQ(a.settle(), 250 + 200) << "50 are left";
+}
+
+TEST(Ledger, AControlThatIsNotReportedIsColdAndHalvesTheHeat) {
+  Account a;
+  const uint32_t hot = a.choose(0, 100), cold = a.choose(hot + 1, 100);
+  ASSERT_NE(hot, cold);
+  a.promote(200);
+  a.settle();
+  int64_t last = 0;
+  for (int i = 0; i < 8; ++i) {
+    a.report(hot, 100);
+    last = a.settle();
+  }
+  EXPECT_EQ(last, 250 + 400);
+}
+
+TEST(Ledger, WhereOneReportInTenIsReadAControlIsWaitedForTenTimesAsLong) {
+  Account a;
+  a.choose(0, 100);
+  a.promote(200);
+  a.period.missed = 900;
+  a.settle();
+  for (int i = 0; i < 18; ++i) EXPECT_EQ(a.settle(), 250 + 800) << i;
+  for (int i = 0; i < 8; ++i) a.settle();
+  EXPECT_EQ(a.settle(), 250);
+}
+
+TEST(Ledger, WhatWasNotLookedAtIsTakenToGoOn) {
+  Account a;
+  a.choose(0, 100);
+  a.promote(200);
+  a.settle();
+  a.period.reports = 0;
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(a.settle(), 250 + 800);
+}
+
+TEST(Ledger, WhatTookTheControlsPlaceIsNoControl) {
+  Account a;
+  const uint32_t control = a.choose(0, 100);
+  EXPECT_TRUE(a.report(control, 100));
+  a.lies_there = 8;
+  EXPECT_FALSE(a.report(control, 100));
+}
+
+TEST(Ledger, RegretsCostWhatTheyAreAskedFor) {
+  Account a;
+  neotier_ledger_regret(&a.ledger, 2000);
+  neotier_ledger_regret(&a.ledger, 3000);
+  EXPECT_EQ(a.settle(), 250 - 200);
+  EXPECT_EQ(a.ledger.regret_ns, 200 * kUs);
+  neotier_ledger_regret(&a.ledger, 5000);
+  a.period.missed = 300;
+  EXPECT_EQ(a.settle(), 250 - 800) << "three reports in four were not read";
+}
+
+TEST(Ledger, APageIsPromotedForAHorizon) {
+  Account a;
+  const uint32_t control = a.choose(0, 100);
+  a.promote(200);
+  a.settle();
+  uint64_t passed = 0;
+  for (int i = 0; i < 400 && a.ledger.promoted[0] + a.ledger.promoted[1]; ++i) {
+    a.report(control, 100);
+    a.settle();
+    passed += kEpoch;
+  }
+  EXPECT_GE(passed, NEOTIER_LEDGER_HORIZON_NS * (NEOTIER_LEDGER_PARTS - 2) / NEOTIER_LEDGER_PARTS);
+  EXPECT_LE(passed, NEOTIER_LEDGER_HORIZON_NS);
+}
+
+TEST(Ledger, AHorizonIsToldOnceAndBeginsWithOtherControls) {
+  Account a;
+  const uint32_t first = a.choose(0, 100);
+  int told = 0;
+  for (int i = 0; i < 200; ++i) {
+    a.settle();
+    told += a.horizon;
+  }
+  EXPECT_EQ(told, 200 * 50 / 8000);
+  EXPECT_EQ(a.ledger.nr_controls, 0u);
+  std::set<uint32_t> other;
+  for (uint32_t from = 0; from < 200; from = *other.rbegin() + 1) other.insert(a.choose(from, 100));
+  EXPECT_FALSE(other.contains(first) && other.size() > 100);
+}
+
+TEST(Ledger, WhatHasLastedIsExpectedToLast) {
+  Account a(1 * kMs, 0);
+  const uint32_t control = a.choose(0, 1000);
+  a.promote(50);
+  a.settle();
+  EXPECT_LE(a.ledger.balance_ns, 0);
+  // 50 pages win 2 ms an epoch: 40 of the time, in thousandths.
+  for (int i = 0; i < 4; ++i) {
+    a.report(control, 1000);
+    a.settle();
+  }
+  a.ledger.steady_ns = NEOTIER_LEDGER_PROOF_NS;
+  const uint64_t early = neotier_ledger_pages(&a.ledger), balance = static_cast<uint64_t>(a.ledger.balance_ns);
+  EXPECT_GT(early * a.ledger.exchange_ns, balance) << "more than what was won so far";
+  for (int i = 0; i < 4; ++i) a.settle();
+  for (int i = 0; i < 4; ++i) a.settle();
+  EXPECT_LE(neotier_ledger_pages(&a.ledger) * a.ledger.exchange_ns, static_cast<uint64_t>(a.ledger.balance_ns))
+      << "the controls are cold: nothing lasts";
+}
+
+TEST(Ledger, WithNothingLeftLookingStopsUntilAQuarterOfTheBaseIsThere) {
+  Account a;
+  a.promote(600);
+  a.settle();
+  EXPECT_TRUE(neotier_ledger_stopped(&a.ledger));
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger), 0u);
+  int passed = 0;
+  while (neotier_ledger_stopped(&a.ledger) && passed < 1000) {
+    a.settle();
+    ++passed;
+  }
+  EXPECT_EQ(passed, (12000 - 10250 + 2500 + 249) / 250);
+}
+
+TEST(Ledger, WithoutBaseAndShareTheFirstLookIsTheLast) {
+  Account a(0, 0);
+  EXPECT_FALSE(neotier_ledger_stopped(&a.ledger));
+  a.period.looking_ns = 1;
+  a.settle();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(neotier_ledger_stopped(&a.ledger));
+    a.settle();
+  }
+}
+
+TEST(Ledger, AnOldWinPaysForNoLongHarm) {
+  Account a(1 * kMs);
+  const uint32_t control = a.choose(0, 60000);
+  a.promote(1000);
+  a.settle();
+  for (int i = 0; i < 50; ++i) {
+    a.report(control, 60000);
+    a.settle();
+  }
+  EXPECT_EQ(a.ledger.balance_ns, static_cast<int64_t>(NEOTIER_LEDGER_CAP * kMs));
+}
+
+TEST(Ledger, WithoutABoundThereAreNoControlsAndNoLimit) {
+  Account a(10 * kMs, NEOTIER_LEDGER_NO_BOUND);
+  for (uint32_t page = 0; page < 1000; ++page) {
+    const neotier_ledger_page one = a.of(page, 100);
+    EXPECT_FALSE(neotier_ledger_choose(&a.ledger, &one));
+  }
+  a.promote(100000);
+  a.settle();
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger), NEOTIER_NO_LIMIT);
+  EXPECT_FALSE(neotier_ledger_stopped(&a.ledger));
+  EXPECT_EQ(a.ledger.spent_ns, 100000 * 20 * kUs) << "but it is said what it has cost";
+}
+
+TEST(Ledger, EachPageDrawnHasTheSameChanceToBeAControl) {
+  Account a;
+  uint32_t drawn = 0, early = 0;
+  for (uint32_t page = 0; page < 40000; ++page) {
+    const neotier_ledger_page one = a.of(page, 100);
+    neotier_ledger_choose(&a.ledger, &one);
+    drawn = a.ledger.drawn;
+  }
+  EXPECT_NEAR(drawn, 40000 / 16, 400);
+  ASSERT_EQ(a.ledger.nr_controls, NEOTIER_LEDGER_CONTROLS);
+  for (const neotier_ledger_control& control : a.ledger.controls) early += control.page < 20000;
+  EXPECT_NEAR(early, NEOTIER_LEDGER_CONTROLS / 2, 16);
+}
+
+// Any device, any clock: nothing overflows, and the balance stays within its bounds.
+TEST(Ledger, ExtremesStayWithinBounds) {
+  const std::vector<uint64_t> values = {0, 1, 1000, 1ull << 31, 1ull << 40, 1ull << 62, UINT64_MAX};
+  for (uint64_t big : values) {
+    for (uint64_t other : values) {
+      Account a(other, static_cast<uint32_t>(big), static_cast<uint32_t>(other));
+      const bool bounds = neotier_ledger_bounds(&a.ledger);
+      if (bounds) a.choose(0, 0xffff);
+      for (int i = 0; i < 4; ++i) {
+        a.period.interval_ns = a.period.promoted = a.period.moves_ns = a.period.reads = a.period.reports =
+            a.period.epoch_ns = big;
+        a.period.returned = a.period.looking_ns = a.period.writes = a.period.missed = other;
+        a.period.cpus = static_cast<uint32_t>(big);
+        a.period.downsampling = static_cast<uint32_t>(other);
+        neotier_ledger_regret(&a.ledger, static_cast<uint32_t>(big));
+        neotier_ledger_settle(&a.ledger, &a.period);
+        const auto most = static_cast<int64_t>(NEOTIER_LEDGER_CAP * NEOTIER_LEDGER_BASE_MAX_NS);
+        EXPECT_LE(a.ledger.balance_ns, most);
+        EXPECT_GE(a.ledger.balance_ns, -most);
+        EXPECT_GE(a.ledger.exchange_ns, 1u);
+      }
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,66 @@
+#!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0
+# loss_ppm and loss_base_ms: what promotion may cost. Nothing moves until heat has lasted; with nothing to spend even looking
+# stops; some hot pages stay as controls; what kswapd demotes and turns out hot is a regret that costs.
+. "$(dirname "$0")/kmod_lib.sh"
+
+if [ "$NEOTIER_FAKE" != 1 ]; then
+	skip "the ledger" "needs kmod_device, which decides page by page what is hot"
+	finish
+fi
+begin
+node=$(slow_node)
+content="$NEOTIER_BIN/kmod_content node=$node"
+echo 0 > /proc/sys/kernel/numa_balancing
+echo 1 > $sys/device0/threshold
+# costs: what was lost so far at most, as the module has it, in us
+costs() { echo $((($(stat spent_ns) + $(stat regret_ns) - $(stat won_ns)) / 1000)); }
+
+knob loss_ppm 0
+knob loss_base_ms 0
+check "with nothing to spend the device rests" eventually state_is 0 resting
+reported=$(stat drained)
+line=$($content mb=8 seconds=3 sleep)
+status=$?
+[ $status -eq 0 ] && [ "$(stat promoted)" = 0 ] && [ "$(stat drained)" = "$reported" ] && [ "$(stat rests)" -gt 0 ] &&
+	ok "and nothing is read or moved" || not_ok "and nothing is read or moved" "$line promoted $(stat promoted) drained $reported -> $(stat drained)"
+
+# Time to spend, so that all may move that has been hot for long enough.
+knob loss_base_ms 10000
+check "with something to spend it runs" eventually state_is 0 running
+before=$(stat skipped_control)
+line=$($content mb=8 seconds=$((100 * NEOTIER_SLOW)) stop=1800 want=1800 sleep)
+status=$?
+controls=$(($(stat skipped_control) - before))
+[ $status -eq 0 ] && [ $controls -gt 0 ] && ok "pages move once their heat has lasted, and some stay as controls" ||
+	not_ok "pages move once their heat has lasted, and some stay as controls" "$line controls=$controls"
+[ "$(stat won_ns)" -gt 0 ] && ok "what was promoted has won time, by the controls" || not_ok "what was promoted has won time, by the controls" "won_ns=$(stat won_ns)"
+echo "# spent $(stat spent_ns) won $(stat won_ns) regret $(stat regret_ns) ns, $(stat promoted) promoted, $controls reports of controls"
+
+# A base of 1 ms buys some hundred moves at most, whatever one costs here: 1 us or more.
+knob saved_ns 1
+knob loss_base_ms 1
+promoted=$(stat promoted)
+lost=$(costs)
+$content mb=16 seconds=$((5 * NEOTIER_SLOW)) sleep > /dev/null
+moved=$(($(stat promoted) - promoted))
+[ $moved -le 1000 ] && ok "a small base buys few moves" || not_ok "a small base buys few moves" "$moved moved, cost $(($(costs) - lost)) us"
+knob loss_ppm 1000000
+line=$($content mb=16 seconds=$((100 * NEOTIER_SLOW)) stop=3900 want=3900 sleep)
+status=$?
+[ $status -eq 0 ] && ok "without a bound all of them move" || not_ok "without a bound all of them move" "$line"
+
+# The cold memory that kswapd demotes to make room is what turns hot.
+if [ -w /sys/kernel/mm/numa/demotion_enabled ] && grep -q remove_migration_pte /sys/kernel/tracing/available_events; then
+	echo 1 > /sys/kernel/mm/numa/demotion_enabled
+	knob saved_ns 100
+	before=$(stat regret_ns)
+	line=$($content mb=16 cold=$(($(node_free_mb) + 16)) seconds=$((200 * NEOTIER_SLOW)) stop=3900 sleep turn)
+	[ "$(stat regret_ns)" -gt "$before" ] && ok "what kswapd has demoted and turns out hot costs" ||
+		not_ok "what kswapd has demoted and turns out hot costs" "$line regret_ns $before -> $(stat regret_ns)"
+else
+	skip "what kswapd has demoted and turns out hot costs" "this kernel does not demote, or does not tell"
+fi
+unload
+check "kernel log clean" log_clean
+finish
