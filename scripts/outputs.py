@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the scripts in Python: what they write is checked before the work, whole at its end, or not there (userspace/src/util/output_file.h)."""
+"""For the scripts in Python: what they write is checked before the work, whole at its end, or not there (userspace/util/output_file.h)."""
 import ctypes
 import fcntl
 import os
@@ -80,7 +80,7 @@ def read_json(script, path, what, make):
 
 
 class TemporaryFolder:
-    """As userspace/src/util/temporary_folder.h: what a script that was killed left goes with the next one's start."""
+    """As userspace/util/temporary_folder.h: what a script that was killed left goes with the next one's start."""
 
     LOCK = ".neotier-lock"
 

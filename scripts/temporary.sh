@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 # temporary_folder PREFIX: sets `work` to a new folder that goes when the script ends. What a killed one left goes with the
-# next start: as userspace/src/util/temporary_folder.h, its owner held a lock on a file in it.
+# next start: as userspace/util/temporary_folder.h, its owner held a lock on a file in it.
 temporary_folder() {
   local old lock
   for old in "${TMPDIR:-/tmp}/$1".??????; do

@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "bench/ssd_bench.h"
 #include "cli/commands.h"
-#include "engine/bench/ssd_bench.h"
 #include "util/interrupt.h"
 #include "util/json.h"
 #include "util/output_file.h"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "bench/compute_bench.h"
 #include "cli/commands.h"
-#include "compute/bench.h"
 #include "util/interrupt.h"
 #include "util/json.h"
 #include "util/output_file.h"

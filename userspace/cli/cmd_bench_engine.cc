@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "bench/engine_bench.h"
+#include "bench/memory_bench.h"
 #include "cli/commands.h"
-#include "engine/bench/engine_bench.h"
-#include "engine/bench/memory_bench.h"
 #include "engine/metrics.h"
 #include "engine/tiers/make_tiers.h"
 #include "engine/tiers/scratch_tiers.h"

@@ -110,7 +110,7 @@ void add_engine(CLI::App& app, int& status) {
   CLI::App* state = app.add_subcommand("status", "an engine over these tiers: what it holds, its links, its counters");
   state->footer(
       "examples:\n  neotier status --tiers dram=1G,ssd=16G:file=/var/tmp/kv\n  neotier status --tiers dram=1G "
-      "--prometheus\na program that runs has its own: neotier_metrics() of include/neotier.h");
+      "--prometheus\na program that runs has its own: neotier_metrics() of neotier.h");
   add_options(*state, *arguments);
   state->add_flag("--prometheus", arguments->prometheus, "all metrics, as Prometheus text");
   state->callback([arguments, &status] { status = status_command(*arguments); });

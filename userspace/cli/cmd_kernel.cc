@@ -9,8 +9,8 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/top/figures.h"
 #include "kernel/module.h"
-#include "top/figures.h"
 #include "util/json.h"
 
 namespace neotier::cli {

@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "bench/kv_bench.h"
 #include "cli/commands.h"
 #include "engine/tiers/scratch_tiers.h"
-#include "kv/bench/kv_bench.h"
 #include "replay/synthetic.h"
 #include "util/interrupt.h"
 #include "util/json.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/moe_bench.h"
 #include "cli/commands.h"
-#include "experts/bench/moe_bench.h"
 #include "experts/synthetic_model.h"
 #include "util/interrupt.h"
 #include "util/json.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "pages/recording.h"
-#include "pages/replay.h"
+#include "replay/pages/recording.h"
+#include "replay/pages/replay.h"
 #include "util/cpu_clock.h"
 #include "util/json.h"
 #include "util/output_file.h"

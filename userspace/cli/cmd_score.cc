@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "pages/recording.h"
-#include "pages/synthetic.h"
+#include "replay/pages/recording.h"
+#include "replay/pages/synthetic.h"
 #include "replay/synthetic.h"
 #include "score/score.h"
 #include "util/json.h"

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "cli/commands.h"
-#include "top/render.h"
+#include "cli/top/render.h"
 #include "util/interrupt.h"
 #include "util/json.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws a page's charts from its data (kinds and fields: userspace/src/report/page.h). Runs once, after the library.
+// Draws a page's charts from its data (kinds and fields: userspace/report/page.h). Runs once, after the library.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);

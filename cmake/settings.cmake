@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+# What all of the repository, and libneotier when it is built alone, is compiled with.
+include_guard(GLOBAL)
+get_filename_component(NEOTIER_ROOT ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+set(NEOTIER_SANITIZE "" CACHE STRING "Sanitizers for all C and C++ code: empty, 'address,undefined' or 'thread'")
+if(NEOTIER_SANITIZE)
+  # In instrumented code GCC takes members of libraries' objects for uninitialised. It may say so, and goes on.
+  add_compile_options(-fsanitize=${NEOTIER_SANITIZE} -fno-omit-frame-pointer -Wno-error=maybe-uninitialized)
+  add_link_options(-fsanitize=${NEOTIER_SANITIZE})
+endif()
+if(NEOTIER_SANITIZE OR NOT CMAKE_SOURCE_DIR STREQUAL NEOTIER_ROOT)
+  set(NEOTIER_BIN ${CMAKE_BINARY_DIR}/bin)
+else()
+  set(NEOTIER_BIN ${NEOTIER_ROOT}/build/bin)
+endif()
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${NEOTIER_BIN})
+
+# Warnings for our own code; generated code (Verilator's) does not link this.
+add_library(neotier_warnings INTERFACE)
+target_compile_options(neotier_warnings INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+
+# The GPU tier, where nvcc is; elsewhere its stand-in. NVIDIA's installer puts it on no path.
+include(CheckLanguage)
+if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+  set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+endif()
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  # H100 and H200 as machine code, older and newer ones by what the driver makes of the PTX.
+  set(CMAKE_CUDA_ARCHITECTURES 75-virtual 90)
+endif()
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER AND NOT NEOTIER_SANITIZE) # CUDA's run time is not instrumented
+  enable_language(CUDA)
+  set(NEOTIER_HAVE_NVCC ON)
+endif()
+
+# Only libneotier, and what it needs, can do without.
+option(BUILD_TESTING "Build the tests; they need GoogleTest" ON)
+if(BUILD_TESTING)
+  enable_testing()
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()

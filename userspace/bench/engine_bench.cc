@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/engine_bench.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "engine/engine.h"
+#include "util/cpu_clock.h"
+
+namespace neotier::engine {
+
+namespace {
+
+constexpr uint64_t kObjectBytes = 65536;
+constexpr size_t kBatch = 1000;
+
+// Gives out numbers and completes transfers at once.
+class NoBytesTier final : public Tier {
+ public:
+  NoBytesTier(std::string name, TierKind kind, uint64_t capacity) {
+    info_.name = std::move(name);
+    info_.kind = kind;
+    info_.capacity_bytes = capacity;
+    info_.stand_in = true;
+  }
+  const TierInfo& info() const override { return info_; }
+  TierUsage usage() const override { return {used_, used_ / kObjectBytes}; }
+  Result<Extent> allocate(const Key&, uint64_t bytes) override {
+    if (used_ + bytes > info_.capacity_bytes) return Status(Code::kFull, "full");
+    used_ += bytes;
+    return next_++;
+  }
+  void free(Extent) override { used_ -= kObjectBytes; }
+  std::byte* map(Extent) override { return nullptr; }
+  size_t submit(std::span<Transfer* const> transfers) override {
+    for (Transfer* t : transfers) t->done(*t, Status());
+    return transfers.size();
+  }
+  void cancel(Transfer&) override {}
+  size_t poll() override { return 0; }
+  bool in_service() const override { return true; }
+  Status come_back() override { return {}; }
+  Result<std::vector<Recovered>> recover() override { return std::vector<Recovered>(); }
+
+ private:
+  TierInfo info_;
+  uint64_t used_ = 0;
+  Extent next_ = 0;
+};
+
+Key key_of(uint64_t n) {
+  // As a hash would be: nothing about neighbours is alike.
+  uint64_t x = n * 0x9e3779b97f4a7c15u + 1;
+  Key key;
+  for (int i = 0; i < 2; i++) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    x ^= x >> 31;
+    std::memcpy(key.bytes + 8 * i, &x, 8);
+  }
+  return key;
+}
+
+uint64_t resident_bytes() {
+  uint64_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+template <typename Body>
+double mean_ns(uint64_t count, Body body) {
+  const double begin = cpu_seconds();
+  for (uint64_t i = 0; i < count; i++) body(i);
+  return (cpu_seconds() - begin) * 1e9 / static_cast<double>(count);
+}
+
+}  // namespace
+
+EngineFigures bench_engine(const EngineBenchOptions& options) {
+  if (options.objects < 10 * kBatch)
+    throw std::runtime_error(fmt::format("{} objects: give at least {}", options.objects, 10 * kBatch));
+  const auto step = [&](const std::string& what) {
+    if (options.stop()) throw std::runtime_error("interrupted");
+    options.progress(what);
+  };
+  const uint64_t resident = resident_bytes();
+  // A third in DRAM, two thirds and some room in CXL memory and on the SSD.
+  const uint64_t dram = options.objects / 3;
+  std::vector<TierSetup> tiers(3);
+  const char* const names[] = {"dram", "cxl", "ssd"};
+  const TierKind kinds[] = {TierKind::kDram, TierKind::kCxl, TierKind::kSsd};
+  const uint64_t capacities[] = {dram, options.objects / 3, options.objects};
+  for (size_t i = 0; i < 3; i++) {
+    tiers[i].tier = std::make_unique<NoBytesTier>(names[i], kinds[i], capacities[i] * kObjectBytes);
+    tiers[i].policy = options.policy;
+    tiers[i].object_bytes = kObjectBytes;
+  }
+  EngineConfig config;
+  config.max_objects = options.objects;
+  config.seed = options.seed;
+  config.measure = config.thread = false;
+  config.knobs.promote_heat = 0;
+  config.knobs.hysteresis_ms = 0;
+  config.knobs.high_watermark = config.knobs.low_watermark = 1;
+  Engine engine(config, std::move(tiers));
+  Catalogue& catalogue = engine.catalogue();
+
+  // By hand, as recovery does: a put would measure the mover, which has its own figure.
+  for (uint64_t n = 0; n < options.objects; n++) {
+    if (n % 1000000 == 0) step(fmt::format("{} of {} objects", n, options.objects));
+    const Key key = key_of(n);
+    const Result<Handle> handle = catalogue.index().add(key);
+    if (!handle) throw std::runtime_error(handle.status().what());
+    catalogue[*handle].bytes = kObjectBytes;
+    catalogue[*handle].recompute = encode_cost(1000000000);
+    TierId at = n < dram ? 0 : n < 2 * dram ? 1 : 2;
+    const Result<Extent> extent = catalogue.tier(at).allocate(key, kObjectBytes);
+    if (!extent) throw std::runtime_error(extent.status().what());
+    catalogue.insert_copy(*handle, at, *extent, 0, false);
+  }
+  EngineFigures figures;
+  figures.objects = options.objects;
+  figures.policy = options.policy;
+  figures.record_bytes = sizeof(Record);
+  figures.bytes_per_object = catalogue.bytes_per_object();
+  figures.resident_bytes_per_object =
+      static_cast<double>(resident_bytes() - resident) / static_cast<double>(options.objects);
+
+  std::mt19937_64 random(options.seed);
+  std::vector<Key> keys(options.operations);
+  for (Key& key : keys) key = key_of(random() % options.objects);
+  uint64_t sum = 0;
+  step("lookups");
+  figures.index_ns =
+      mean_ns(options.operations, [&](uint64_t i) { sum += catalogue[catalogue.index().find(keys[i])].bytes; });
+  if (sum != options.operations * kObjectBytes) throw std::runtime_error("a lookup found nothing");
+  figures.use_ns = mean_ns(options.operations, [&](uint64_t i) { (void)engine.touch(keys[i]); });
+  for (Key& key : keys) key = key_of(options.objects + random() % options.objects);
+  figures.miss_ns = mean_ns(options.operations, [&](uint64_t i) { sum += engine.lookup_prefix({&keys[i], 1}); });
+
+  step("plans");
+  std::vector<Planned> plan;
+  uint64_t planned = 0;
+  const uint64_t rounds = std::max<uint64_t>(1, options.operations / 64);
+  const double round_ns = mean_ns(rounds, [&](uint64_t) {
+    plan.clear();
+    engine.planner().make_room(0, 0, 64 * kObjectBytes, MoveClass::kDemand, 0, plan);
+    planned += plan.size();
+    // Used: they go to the front, and the next round sees others.
+    for (const Planned& p : plan) catalogue.hit(p.object, 0);
+  });
+  figures.plan_ns = round_ns * static_cast<double>(rounds) / static_cast<double>(planned);
+
+  step("moves");
+  // Down from DRAM, one after the other; CXL memory is full, so half of the moves make a second one on to the SSD.
+  std::vector<Key> batch(kBatch);
+  const uint64_t batches = std::min(options.operations, dram / 2) / kBatch;
+  const uint64_t before = engine.status().counters.moves;
+  const double batch_ns = mean_ns(batches, [&](uint64_t b) {
+    for (size_t i = 0; i < kBatch; i++) batch[i] = key_of(b * kBatch + i);
+    const TicketRef ticket = engine.move(batch, "cxl", MoveClass::kDemand);
+    while (ticket->progress().pending > 0) engine.step();
+  });
+  const uint64_t moves = engine.status().counters.moves - before;
+  if (moves < batches * kBatch) throw std::runtime_error(fmt::format("{} of {} moves", moves, batches * kBatch));
+  figures.move_ns = batch_ns * static_cast<double>(batches) / static_cast<double>(moves);
+  return figures;
+}
+
+}  // namespace neotier::engine

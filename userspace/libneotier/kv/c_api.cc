@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// neotier_kv.h over kv/kv_store.h. No exception leaves it.
+#include "engine/c_api.h"
+
+#include <nlohmann/json.hpp>
+
+#include "kv/block_key.h"
+#include "kv/kv_store.h"
+#include "neotier_kv.h"
+
+using namespace neotier::c_api;
+using neotier::engine::Key;
+
+struct neotier_kv {
+  neotier::kv::KeyChain chain;
+  neotier::kv::KvStore store;
+};
+
+struct neotier_kv_load {
+  std::unique_ptr<neotier::kv::Load> load;
+};
+
+namespace {
+
+std::span<const Key> keys_of(const neotier_object_key* keys, size_t nr) {
+  return {reinterpret_cast<const Key*>(keys), nr};
+}
+
+neotier::kv::KeyOptions key_options(const neotier_kv_config& c) {
+  neotier::kv::KeyOptions options;
+  if (c.block_tokens) options.block_tokens = c.block_tokens;
+  options.hash = c.hash == NEOTIER_KV_XXH3 ? neotier::kv::HashKind::kXxh3 : neotier::kv::HashKind::kSha256Cbor;
+  if (c.seed) options.seed = c.seed;
+  if (c.space) options.space = c.space;
+  return options;
+}
+
+neotier::kv::StoreOptions store_options(const neotier_kv_config& c) {
+  neotier::kv::StoreOptions options;
+  options.layers = c.layers;
+  options.layer_bytes = c.layer_bytes;
+  options.write = static_cast<neotier::kv::WritePolicy>(c.write);
+  if (c.write_after) options.write_after = c.write_after;
+  if (c.store_after) options.store_after = c.store_after;
+  options.recompute_ns = c.recompute_ns;
+  options.recompute_per_position_ns = c.recompute_per_position_ns;
+  if (c.lease_ms) options.lease_ms = c.lease_ms;
+  return options;
+}
+
+nlohmann::json to_json(const neotier::kv::KvStore& store) {
+  const neotier::kv::StoreCounters c = store.counters();
+  nlohmann::json json = {{"lookups", c.lookups},
+                         {"lookup_blocks", c.lookup_blocks},
+                         {"lookup_hits", c.lookup_hits},
+                         {"offered", c.offered},
+                         {"stored", c.stored},
+                         {"present", c.present},
+                         {"filtered", c.filtered},
+                         {"over_quota", c.over_quota},
+                         {"no_room", c.no_room},
+                         {"loads", c.loads},
+                         {"loaded_blocks", c.loaded_blocks},
+                         {"failed_blocks", c.failed_blocks},
+                         {"quota_evictions", c.quota_evictions},
+                         {"expired_sessions", c.expired_sessions},
+                         {"expired_blocks", c.expired_blocks},
+                         {"tenants", nlohmann::json::array()}};
+  for (const neotier::kv::TenantStatus& tenant : store.tenants()) {
+    json["tenants"].push_back({{"name", tenant.name},
+                               {"quota_bytes", tenant.quota_bytes},
+                               {"used_bytes", tenant.used_bytes},
+                               {"blocks", tenant.blocks}});
+  }
+  return json;
+}
+
+}  // namespace
+
+extern "C" {
+
+neotier_kv* neotier_kv_open(neotier_engine* engine, const struct neotier_kv_config* config) {
+  neotier_kv* opened = nullptr;
+  (void)guarded([&] {
+    if (!config || config->struct_bytes < offsetof(neotier_kv_config, seed))
+      return fail(NEOTIER_EINVALID, "config: set struct_bytes to sizeof(struct neotier_kv_config)");
+    const neotier_kv_config own = taken(config);
+    if (own.hash > NEOTIER_KV_XXH3) return fail(NEOTIER_EINVALID, "config: no such hash");
+    if (own.write > NEOTIER_KV_WRITE_THROUGH) return fail(NEOTIER_EINVALID, "config: no such write policy");
+    if (!engine->engine.keeps_events())
+      return fail(NEOTIER_EINVALID, "the engine keeps no events; open it with events = 65536");
+    opened = new neotier_kv{neotier::kv::KeyChain(key_options(own)), {engine->engine, store_options(own)}};
+    return 0;
+  });
+  return opened;
+}
+
+void neotier_kv_close(neotier_kv* kv) { delete kv; }
+
+int64_t neotier_kv_keys(neotier_kv* kv, const uint32_t* tokens, size_t nr, const char* lora, const char* salt,
+                        struct neotier_object_key* keys, size_t max) {
+  int64_t found = 0;
+  const int code = guarded([&] {
+    const auto made = kv->chain.keys({tokens, nr}, {.lora = lora ? lora : "", .salt = salt ? salt : ""});
+    std::memcpy(keys, made.data(), std::min(max, made.size()) * sizeof *keys);
+    found = static_cast<int64_t>(made.size());
+    return 0;
+  });
+  return code < 0 ? code : found;
+}
+
+int64_t neotier_kv_tenant(neotier_kv* kv, const char* name, uint64_t quota_bytes) {
+  int64_t tenant = 0;
+  const int code = guarded([&] {
+    if (!name) return fail(NEOTIER_EINVALID, "name is NULL");
+    tenant = kv->store.tenant(name, quota_bytes);
+    return 0;
+  });
+  return code < 0 ? code : tenant;
+}
+
+int64_t neotier_kv_session_open(neotier_kv* kv, uint32_t tenant, uint64_t ttl_ms, uint32_t remove_expired) {
+  int64_t session = 0;
+  const int code = guarded([&] {
+    const auto opened = kv->store.open_session(tenant, ttl_ms, remove_expired != 0);
+    if (!opened) return answer(opened.status());
+    session = static_cast<int64_t>(*opened);
+    return 0;
+  });
+  return code < 0 ? code : session;
+}
+
+int neotier_kv_session_close(neotier_kv* kv, uint64_t session) {
+  return guarded([&] { return answer(kv->store.close_session(session)); });
+}
+
+int64_t neotier_kv_lookup(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr) {
+  int64_t blocks = 0;
+  const int code = guarded([&] {
+    const auto found = kv->store.lookup(session, keys_of(keys, nr));
+    if (!found) return answer(found.status());
+    blocks = static_cast<int64_t>(*found);
+    return 0;
+  });
+  return code < 0 ? code : blocks;
+}
+
+neotier_kv_load* neotier_kv_load_start(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys,
+                                       size_t nr, void* const* into) {
+  neotier_kv_load* started = nullptr;
+  (void)guarded([&] {
+    if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
+    std::vector<std::byte*> places(nr * kv->store.options().layers);
+    for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<std::byte*>(into[i]);
+    auto load = kv->store.load(session, keys_of(keys, nr), places);
+    if (!load) return answer(load.status());
+    started = new neotier_kv_load{std::move(*load)};
+    return 0;
+  });
+  return started;
+}
+
+size_t neotier_kv_load_blocks(const neotier_kv_load* load) { return load->load->blocks(); }
+
+int neotier_kv_load_wait_layer(neotier_kv_load* load, uint32_t layer, uint64_t timeout_ms) {
+  return guarded([&] { return answer(load->load->wait_layer(layer, timeout_ms)); });
+}
+
+int neotier_kv_load_wait(neotier_kv_load* load, uint64_t timeout_ms) {
+  return guarded([&] { return answer(load->load->wait(timeout_ms)); });
+}
+
+size_t neotier_kv_load_good(const neotier_kv_load* load) { return load->load->good_blocks(); }
+
+void neotier_kv_load_cancel(neotier_kv_load* load) { load->load->cancel(); }
+
+void neotier_kv_load_free(neotier_kv_load* load) { delete load; }
+
+int neotier_kv_store(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr,
+                     const void* const* from, uint32_t first_position, struct neotier_kv_stored* stored) {
+  return guarded([&] {
+    if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
+    std::vector<const std::byte*> places(nr * kv->store.options().layers);
+    for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<const std::byte*>(from[i]);
+    const auto result = kv->store.store(session, keys_of(keys, nr), places, first_position);
+    if (stored) {
+      const int code = give(stored, neotier_kv_stored{0, result.stored, result.present, result.filtered});
+      if (code < 0) return code;
+    }
+    return answer(result.status);
+  });
+}
+
+int64_t neotier_kv_events(neotier_kv* kv, struct neotier_kv_event* events, size_t max, uint64_t* lost) {
+  int64_t taken_events = 0;
+  const int code = guarded([&] {
+    std::vector<neotier::kv::StoreEvent> all;
+    const uint64_t gone = kv->store.take_events(max, all);
+    for (size_t i = 0; i < all.size(); i++) {
+      neotier_kv_event& event = events[i];
+      event = {};
+      std::memcpy(event.key.bytes, all[i].key.bytes, sizeof event.key.bytes);
+      event.kind = static_cast<uint32_t>(all[i].kind);
+      copy_text(event.tier, sizeof event.tier, all[i].tier);
+    }
+    if (lost) *lost = gone;
+    taken_events = static_cast<int64_t>(all.size());
+    return 0;
+  });
+  return code < 0 ? code : taken_events;
+}
+
+int64_t neotier_kv_stats(neotier_kv* kv, char* into, size_t bytes) {
+  int64_t length = 0;
+  const int code = guarded([&] {
+    const std::string text = to_json(kv->store).dump(2) + "\n";
+    length = static_cast<int64_t>(text.size());
+    if (into) copy_text(into, bytes, text);
+    return 0;
+  });
+  return code < 0 ? code : length;
+}
+
+}  // extern "C"

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/pages/driver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace neotier::pages {
+
+using trace::Field;
+
+namespace {
+constexpr uint64_t kUs = 1000, kMs = 1'000'000, kTickNs = 100 * kUs;
+// The one CPU is taken from whoever has it at a tick of 250 Hz, unless it has had it for less than the scheduler's
+// slice. kswapd and the program have turns of one tick each. The thread, which sleeps most of the time, has credit: of
+// 295 ticks at which it had run for longer than a slice, in eight runs, it was preempted at 119, as many as if its
+// slice were 3 ms.
+constexpr uint64_t kTickOfKernelNs = 4 * kMs, kSliceNs = 750 * kUs, kThreadSliceNs = 3 * kMs;
+constexpr uint64_t end_of_turn(uint64_t begin, uint64_t slice) {
+  return (begin + slice + kTickOfKernelNs - 1) / kTickOfKernelNs * kTickOfKernelNs;
+}
+// For a law that looks at it.
+constexpr uint64_t kHistogramReads = NEOTIER_HISTOGRAM_BINS / 2;
+constexpr uint64_t kReportsPerRead = 8;  // a line of the ring, read by streaming loads
+// Identities of pages: all that programs map is one mapping, by a page's number, or by the owner that the
+// recording tells.
+constexpr uint64_t kPages = 1, kOwners = 2;
+// Lines that the kernel fetches for a report, in hundredths: of the module's table, which lies in either tier. Nobody
+// knows in which, so half is taken from each.
+constexpr uint64_t kReportDram = 45, kReportCxl = 45;
+
+}  // namespace
+
+const neotier_hotlist_ops Driver::kHotlistOps = {
+    [](void* owner, uint32_t slot, bool) {
+      const Driver& d = of(owner);
+      const uint32_t page = d.memory_.page_of(slot);
+      if (page == kNoPage) return NEOTIER_SKIP_NOT_LRU;
+      return d.memory_.movable(page) ? NR_NEOTIER_SKIP : NEOTIER_SKIP_FILE;
+    },
+    [](void* owner, uint32_t, neotier_skip reason) {
+      of(owner).counts_.unconfirmed += reason == NEOTIER_SKIP_UNCONFIRMED;
+      of(owner).counts_.control += reason == NEOTIER_SKIP_CONTROL;
+    },
+    [](void* owner, uint32_t slot) { return of(owner).memory_.demoted_lately(slot); },
+    [](void* owner, uint32_t slot) -> u64 {
+      const Driver& d = of(owner);
+      const uint32_t page = d.memory_.page_of(slot);
+      return page == kNoPage ? 0 : d.identity(page);
+    }};
+
+const neotier_promote_ops Driver::kPromoteOps = {
+    [](void* owner, uint32_t pages) {
+      Driver& d = of(owner);
+      return neotier_bucket_take(&d.bucket_, d.quota_rate(), pages, d.now_ns());
+    },
+    [](void* owner, uint32_t pages) { neotier_bucket_return(&of(owner).bucket_, pages); },
+    [](void* owner) -> u64 {
+      const Driver& d = of(owner);
+      const neotier_levels levels = d.levels();
+      return neotier_room_pages(&d.room_, d.hotlist_.waiting.nr, &levels);
+    },
+    [](void* owner) {
+      Driver& d = of(owner);
+      if (neotier_room_hold(&d.room_, d.hotlist_.waiting.nr)) return false;
+      d.wake_kswapd();
+      neotier_room_asked(&d.room_, d.now_ns());
+      return true;
+    },
+    [](void* owner, neotier_hot* batch, uint32_t nr) { return of(owner).migrate(batch, nr); },
+    [](void* owner, neotier_promote_event event, uint32_t n) {
+      Driver& d = of(owner);
+      (event == NEOTIER_EVENT_DRY_RUN     ? d.counts_.tried_dry
+       : event == NEOTIER_EVENT_ROOM_HOLD ? d.counts_.room_holds
+                                          : d.counts_.room_waits) += n;
+    }};
+
+Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool dry_run)
+    : memory_(memory),
+      params_(job.params),
+      dry_run_(dry_run),
+      shift_(static_cast<unsigned>(recording.field(Field::kShift))),
+      law_(find_law(job.law)),
+      queued_(neotier_hotlist_words(memory.slots())),
+      seen_(NEOTIER_SEEN_WAYS << neotier_seen_sets_log2(memory.slots())),
+      places_(neotier_waiting_places(memory.slots())),
+      batch_(job.params.batch) {
+  TrackerOptions options;
+  options.slots = memory.slots();
+  options.epoch_ticks = static_cast<uint32_t>(params_.epoch_us / 100);
+  options.log2_width = static_cast<uint32_t>(recording.field(Field::kLog2Width));
+  peak_lines_per_tick_ = kTickNs * 1000 / std::max<uint64_t>(1, recording.field(Field::kCxlServicePs));
+  options.peak_lines_per_tick = static_cast<uint32_t>(peak_lines_per_tick_);
+  tracker_ = make_tracker(job.tracker, options);
+  tracker_->set_threshold(static_cast<uint32_t>(params_.threshold));
+
+  hotlist_.queued = queued_.data();
+  hotlist_.seen = {seen_.data(), neotier_seen_sets_log2(memory.slots())};
+  hotlist_.ops = &kHotlistOps;
+  hotlist_.owner = this;
+  const neotier_ledger_terms terms = {params_.loss_base_ms * kMs, static_cast<uint32_t>(params_.loss_ppm),
+                                      static_cast<uint32_t>(params_.saved_ns)};
+  neotier_ledger_start(&hotlist_.ledger, &terms);
+  neotier_hotlist_init(&hotlist_, places_.data(), static_cast<uint32_t>(places_.size()));
+  ping_pong_.sets_log2 = neotier_ping_pong_sets_log2(memory.dram_pages());
+  ping_pong_entries_.resize(size_t{NEOTIER_PING_PONG_WAYS} << ping_pong_.sets_log2);
+  ping_pong_.entries = ping_pong_entries_.data();
+  promotion_ = {&hotlist_, batch_.data(), &kPromoteOps, this, NEOTIER_NO_LIMIT};
+  counts_.threshold = params_.threshold;
+  const neotier_time now = time();
+  neotier_clock_start(&clock_, true, &now);
+}
+
+neotier_levels Driver::levels() const {
+  neotier_levels levels{};
+  const auto gap = params_.gap_pages, low = static_cast<uint64_t>(memory_.low());
+  const neotier_zone_levels zone = {static_cast<uint64_t>(std::max<int64_t>(0, memory_.dram_free())),
+                                    low > gap ? low - gap : 0, low, low + gap, 0};
+  neotier_levels_add(&levels, &zone);
+  neotier_levels_headroom(&levels, params_.headroom_pages);
+  return levels;
+}
+
+void Driver::decide(uint64_t now) {
+  if (!started_) {
+    started_ = true;
+    neotier_policy_params params = neotier_policy_default_params;
+    params.threshold = static_cast<uint32_t>(params_.threshold);
+    params.saved_ns = static_cast<uint32_t>(params_.saved_ns);
+    params.payback_ms = static_cast<uint32_t>(params_.payback_ms);
+    law_->init(policy_state_, &params);
+    decided_ns_ = now;
+    settled_ps_ = memory_.now_ps();
+    return;
+  }
+  const uint64_t interval = now - decided_ns_;
+  if (interval < params_.decide_interval_ms * kMs) return;
+  pass_requests();
+  const TrackerState state = tracker_->state();
+  neotier_snapshot s{};
+  s.interval_ns = interval;
+  s.epochs = state.epochs - observed_.epochs;
+  s.reads = state.reads - observed_.reads;
+  s.writes = state.writes - observed_.writes;
+  s.lost = state.lost - observed_.lost;
+  s.peak_lines = peak_lines_per_tick_ * interval / kTickNs;
+  std::copy(std::begin(state.histogram), std::end(state.histogram), s.histogram);
+  s.error_bound = state.error_bound;
+  s.threshold = static_cast<uint32_t>(counts_.threshold);
+  s.counter_max = Tracker::kCounterMax;
+  s.downsampling = 1;
+  const neotier_time at = time();
+  neotier_clock_mark(&clock_, &at, ticks_ * 100 * kUs);
+  s.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);
+  s.reported = counts_.reports - decided_counts_.reports;
+  s.promoted = counts_.promoted - decided_counts_.promoted;
+  s.promote_ns = counts_.promote_ns - decided_counts_.promote_ns;
+  s.ping_pong = counts_.ping_pong - decided_counts_.ping_pong;
+  s.quota_pages = neotier_bucket_pages(quota_rate(), std::min<uint64_t>(interval, 60'000 * kMs));
+  const neotier_levels levels = this->levels();
+  s.fast_free_pages = neotier_room_pages(&room_, hotlist_.waiting.nr, &levels);
+  s.fast_total_pages = memory_.dram_pages();
+  s.slow_total_pages = memory_.slots();
+  neotier_plan plan{};
+  law_->decide(policy_state_, &s, &plan);
+  counts_.threshold = std::clamp(plan.threshold, 1u, Tracker::kCounterMax);
+  settle((memory_.now_ps() - settled_ps_) / 1000, state);
+  promotion_.left = std::min<uint64_t>(plan.promote_max, neotier_ledger_pages(&hotlist_.ledger));
+  tracker_->set_threshold(static_cast<uint32_t>(counts_.threshold));
+  ++counts_.decisions;
+  counts_.epochs = state.epochs;
+  counts_.lost = state.lost;
+  observed_ = state;
+  decided_counts_ = counts_;
+  decided_ns_ = now;
+  memory_.spend_instructions(params_.decide_instructions);
+  memory_.spend_reads(params_.decide_reads + (law_->histogram ? kHistogramReads : 0));
+}
+
+void Driver::settle(uint64_t interval_ns, const TrackerState& state) {
+  count_thread();
+  const Result& old = decided_counts_;
+  neotier_ledger_period period{};
+  period.interval_ns = interval_ns;
+  period.promoted = counts_.promoted - old.promoted;
+  period.returned = counts_.ping_pong - old.ping_pong;
+  const uint64_t moves_ns = counts_.moves_ns - old.moves_ns;
+  period.moves_ns = moves_ns + counts_.kswapd_ns - old.kswapd_ns;
+  period.looking_ns = counts_.thread_ns - old.thread_ns - moves_ns;
+  period.reads = state.reads - observed_.reads;
+  period.writes = state.writes - observed_.writes;
+  period.reports = counts_.reports - old.reports;
+  period.missed = counts_.discarded - old.discarded + state.lost - observed_.lost;
+  period.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);
+  period.downsampling = period.cpus = 1;
+  if (neotier_ledger_settle(&hotlist_.ledger, &period)) memory_.next_horizon();
+  settled_ps_ = memory_.now_ps();
+  counts_.won_ns = hotlist_.ledger.won_ns;
+  counts_.regret_ns = hotlist_.ledger.regret_ns;
+  counts_.spent_ns = hotlist_.ledger.spent_ns;
+  counts_.stops += neotier_ledger_stopped(&hotlist_.ledger);
+}
+
+void Driver::drain(uint64_t now) {
+  const uint64_t epoch_ns = params_.epoch_us * kUs;
+  pass_requests();
+  if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing, hotlist_.confirmed,
+                          neotier_ledger_pages(&hotlist_.ledger)))
+    counts_.discarded += tracker_->discard();
+  const uint32_t most = neotier_drain_most(&drain_, hotlist_.waiting.nr);
+  if (most == 0) return;
+  reports_.clear();
+  tracker_->drain(most, reports_);
+  neotier_drain_done(&drain_, static_cast<uint32_t>(reports_.size()));
+  counts_.reports += reports_.size();
+  memory_.spend_reads((reports_.size() + kReportsPerRead - 1) / kReportsPerRead);
+  memory_.spend({params_.report_instructions, kReportDram, kReportCxl}, reports_.size());
+  for (const Report& report : reports_) {
+    if (report.slot >= queued_.size() * 64) continue;
+    neotier_hotlist_report(&hotlist_, report.slot, report.count, now, epoch_ns,
+                           static_cast<uint32_t>(params_.confirm_epochs));
+  }
+}
+
+void Driver::keep_reserve(uint64_t now) {
+  const uint64_t most = neotier_room_most(params_.reserve_pages, memory_.dram_pages());
+  const neotier_levels target = levels();
+  const int64_t free = std::max<int64_t>(0, memory_.dram_free()) + std::max<int64_t>(0, memory_.cxl_free());
+  neotier_room_watch(&room_, static_cast<uint64_t>(free) + room_.reserved, target.gap, now);
+  if (!neotier_room_keep(&room_, counts_.promoted, most, now)) drop_reserve();
+  if (!room_.fill) return;
+  const uint64_t pages = neotier_room_fill(&room_, target.above_low, most);
+  memory_.take_dram(static_cast<int64_t>(pages));
+  room_.reserved += pages;
+  room_.fill = room_.reserved < most;
+}
+
+void Driver::drop_reserve() {
+  memory_.take_dram(-static_cast<int64_t>(room_.reserved));
+  room_.reserved = 0;
+  room_.fill = false;
+}
+
+// To the module, memory that is freed and got anew at the same address is the same page.
+uint64_t Driver::identity(uint32_t page) const {
+  const uint32_t owner = memory_.owner(page);
+  return owner != 0 ? neotier_page_identity(kOwners, owner) : neotier_page_identity(kPages, page);
+}
+
+int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
+  const neotier_time start = time();
+  const uint64_t start_ps = own_ps();
+  neotier_hotlist_done(&hotlist_, batch, nr);
+  uint32_t moved = 0;
+  for (uint32_t i = 0; i < nr; ++i) {
+    const uint32_t page = memory_.page_of(batch[i].page);
+    if (page == kNoPage || !memory_.movable(page)) continue;  // freed while the program had its turn
+    const uint64_t identity = this->identity(page);
+    counts_.ping_pong += neotier_ping_pong_check(&ping_pong_, identity);
+    if (room_.reserved != 0) {
+      --room_.reserved;
+    } else {
+      // As the kernel's allocator: below the low watermark it wakes kswapd, unless the module leaves it asleep.
+      if (!neotier_room_hold(&room_, hotlist_.waiting.nr) && memory_.dram_free() <= memory_.low()) {
+        wake_kswapd();
+        room_.fill = true;
+      }
+      memory_.take_dram(1);
+    }
+    memory_.promote(page);
+    ++moved;
+    neotier_ping_pong_note(&ping_pong_, identity, now_ns());
+    if (now_ns() >= turn_ends_ns_) be_preempted();
+  }
+  counts_.promoted += moved;
+  const neotier_time end = time();
+  counts_.promote_ns += neotier_clock_span(&clock_, &start, &end);
+  counts_.moves_ns += (own_ps() - start_ps) / 1000;
+  return static_cast<int>(moved);
+}
+
+// In the middle of a batch, whose time goes on. One other has a turn, not each.
+void Driver::be_preempted() {
+  const uint64_t start_ps = memory_.now_ps();
+  if (now_ns() >= kswapd_at_ns_) {
+    run_kswapd();
+  } else if (program_) {
+    program_->run((end_of_turn(now_ns(), kSliceNs) - now_ns()) >> shift_);
+  }
+  others_ps_ += memory_.now_ps() - start_ps;
+  turn_ends_ns_ = end_of_turn(now_ns(), kThreadSliceNs);
+}
+
+neotier_next Driver::step() {
+  const uint64_t now = now_ns();
+  decide(now);
+  if (neotier_ledger_stopped(&hotlist_.ledger)) {
+    pass_requests();
+    tracker_->discard();
+    neotier_hotlist_clear(&hotlist_);
+    drop_reserve();
+    return NEOTIER_SLEEP;
+  }
+  drain(now);
+  if (dry_run_)
+    drop_reserve();
+  else
+    keep_reserve(now);
+  const neotier_next what =
+      hotlist_.waiting.nr == 0 ? NEOTIER_SLEEP
+                               : neotier_promote_some(&promotion_, static_cast<uint32_t>(params_.batch), dry_run_, now);
+  return what == NEOTIER_SLEEP && room_.fill ? NEOTIER_WAIT_ROOM : what;
+}
+
+// One that is awake waits for its turn.
+void Driver::wake_kswapd() {
+  if (!kswapd_awake_) kswapd_at_ns_ = now_ns();
+}
+
+void Driver::run_kswapd() {
+  // A round ends early where each zone has a batch more than its high watermark. kswapd rests where one zone has its
+  // watermark: the larger, from which reclaim takes; the other one stays at its low watermark.
+  constexpr int64_t kZones = 2, kBatch = 64;
+  const int64_t high = memory_.low() + static_cast<int64_t>(params_.gap_pages);
+  const Memory::Goal goal = {high, high + kZones * kBatch, params_.high_pages};
+  const uint64_t start_ps = memory_.now_ps();
+  kswapd_awake_ = memory_.reclaim(goal, kTickOfKernelNs >> shift_);
+  counts_.kswapd_ns += (memory_.now_ps() - start_ps) / 1000;
+  kswapd_at_ns_ = kswapd_awake_ ? now_ns() + kTickOfKernelNs : UINT64_MAX;
+}
+
+void Driver::wake() {
+  if (now_ns() >= kswapd_at_ns_) run_kswapd();
+  if (now_ns() >= wakes_at_ns_) run_thread();
+}
+
+void Driver::run_thread() {
+  running_ = true;
+  const uint64_t start = now_ns(), kswapd_at_ns = kswapd_at_ns_;
+  counted_ps_ = own_ps();
+  turn_ends_ns_ = end_of_turn(start, kThreadSliceNs);
+  memory_.spend_instructions(params_.wake_instructions);
+  memory_.spend_reads(params_.wake_reads);
+  neotier_next what;
+  do {
+    what = step();
+    if (what != NEOTIER_WAIT_ROOM) room_wait_us_ = NEOTIER_ROOM_WAIT_US;
+    // Between two batches the thread offers its turn: kswapd, woken from its sleep, goes first.
+    if (!kswapd_awake_ && now_ns() >= kswapd_at_ns_) {
+      const uint64_t kswapd_ps = memory_.now_ps();
+      run_kswapd();
+      others_ps_ += memory_.now_ps() - kswapd_ps;
+      turn_ends_ns_ = end_of_turn(now_ns(), kThreadSliceNs);
+    }
+  } while (what == NEOTIER_AGAIN);
+  count_thread();
+  running_ = false;
+  const bool stopped = neotier_ledger_stopped(&hotlist_.ledger);
+  const uint64_t now = now_ns(), period = stopped ? params_.decide_interval_ms * kMs : params_.period_us * kUs;
+  // The turn that kswapd waits for is the program's.
+  if (kswapd_awake_ && kswapd_at_ns_ == kswapd_at_ns && kswapd_at_ns > start) {
+    kswapd_at_ns_ = kswapd_at_ns + (now - start);
+  }
+  if (what == NEOTIER_WAIT_ROOM) {
+    wakes_at_ns_ = now + std::min<uint64_t>(room_wait_us_ * kUs, period);
+    room_wait_us_ = static_cast<uint32_t>(std::min<uint64_t>(room_wait_us_ * 2, params_.period_us));
+  } else {
+    next_period_ns_ += period;
+    if (next_period_ns_ < now || next_period_ns_ > now + period) next_period_ns_ = now + period;
+    wakes_at_ns_ = next_period_ns_;
+  }
+}
+
+Result Driver::result() const { return counts_; }
+
+}  // namespace neotier::pages

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each page of a replay lies, what a line from there costs, and how much memory is free. Arithmetic of time is
+// that of hil/model/hierarchy.h. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "replay/pages/reclaim.h"
+#include "replay/pages/recording.h"
+#include "replay/pages/rounds.h"
+
+namespace neotier::pages {
+
+struct Params;
+struct Result;
+
+// What a piece of the kernel's work costs: instructions, and lines that it fetches, in hundredths.
+struct KernelPrice {
+  uint64_t instructions = 0, dram_percent = 0, cxl_percent = 0;
+};
+
+enum class Placement {
+  kRecorded,    // where the recorded run had it
+  kAllDram,     // as the name says
+  kFirstTouch,  // DRAM while there is free memory above the low watermark, as the kernel allocates
+};
+
+class Memory {
+ public:
+  Memory(const Recording& recording, const Params& params, Placement placement);
+
+  // A line of the page is fetched.
+  template <bool kTracked>
+  void fill(uint32_t page) {
+    const unsigned tier = tier_of(page);
+    if constexpr (kTracked) {
+      reclaim_.accessed(page);
+      if (tier == 1) requests_.push_back(slot_[page] * 2);
+    }
+    line(tier);
+    if constexpr (kTracked) {
+      if (evicted_percent_ >= 100) [[unlikely]]
+        fetch_again(tier, slot_[page]);
+    }
+  }
+  template <bool kTracked>
+  void write_back(uint32_t page) {
+    const unsigned tier = tier_of(page);
+    if constexpr (kTracked) {
+      if (tier == 1) requests_.push_back(slot_[page] * 2 + 1);
+    }
+    occupy(tier);
+  }
+  void accessed(uint32_t page) { reclaim_.accessed(page); }
+  void come(uint32_t page);
+  void leave(uint32_t page);
+
+  void pass(uint64_t instructions, uint64_t base_ps) {
+    instructions_ += instructions;
+    now_ps_ += base_ps;
+  }
+  uint64_t guest_ns(unsigned shift) const { return instructions_ << shift; }
+  uint64_t now_ps() const { return now_ps_; }
+
+  // What the kernel does beside the program.
+  void spend_instructions(uint64_t n) {
+    instructions_ += n;
+    now_ps_ += n * base_ps_;
+    kernel_ps_ += n * base_ps_;
+  }
+  void spend(const KernelPrice& price, uint64_t times = 1);
+  void spend_reads(uint64_t n) {
+    now_ps_ += n * mmio_read_ps_;
+    kernel_ps_ += n * mmio_read_ps_;
+  }
+
+  // Requests to the CXL memory since take: slot x 2, plus 1 for a write.
+  std::vector<uint32_t>& requests() { return requests_; }
+
+  uint32_t slots() const { return static_cast<uint32_t>(page_of_.size()); }
+  // kNoPage: free.
+  uint32_t page_of(uint32_t slot) const { return slot < page_of_.size() ? page_of_[slot] : kNoPage; }
+  bool movable(uint32_t page) const { return recording_.pages[page].movable; }
+  uint32_t owner(uint32_t page) const { return recording_.pages[page].owner; }
+
+  // Free pages of the DRAM and of the CXL memory; signed, because a recording does not tell all that is freed.
+  int64_t dram_free() const { return dram_free_; }
+  int64_t cxl_free() const { return cxl_free_; }
+  int64_t low() const { return low_; }
+  void take_dram(int64_t pages) { dram_free_ -= pages; }
+  uint64_t dram_pages() const { return dram_pages_; }
+
+  // Copies a page that is in a slot into a page of DRAM that the caller has accounted for. The page is young.
+  void promote(uint32_t page);
+  // Whether the page in a slot was demoted into it in this horizon of the module's ledger or the last one.
+  bool demoted_lately(uint32_t slot) const { return demoted_in_[slot] != 0 && horizon_ - demoted_in_[slot] <= 1; }
+  void next_horizon() { ++horizon_; }
+  // What kswapd wants. It rests where `balanced` pages are free when a round has ended. A round goes on until it has
+  // had its share, has demoted `wanted`, or `safe` are free.
+  struct Goal {
+    int64_t balanced = 0, safe = 0;
+    uint64_t wanted = 0;
+  };
+  // What kswapd does in one turn of so many instructions. Returns whether it needs another turn.
+  bool reclaim(const Goal& goal, uint64_t instructions);
+
+  void finish(Result& result) const;
+
+ private:
+  static constexpr uint32_t kNoSlot = UINT32_MAX, kInDram = UINT32_MAX - 1;
+
+  // 0: DRAM, 1: CXL memory.
+  unsigned tier_of(uint32_t page) {
+    if (slot_[page] == kNoSlot) [[unlikely]]
+      place(page);
+    return slot_[page] != kInDram;
+  }
+  void place(uint32_t page);
+  void into_dram(uint32_t page);
+  void into_cxl(uint32_t page);
+  // What entries cost.
+  void look_at(const Reclaim::Entries& entries);
+  // False: there is nothing to take.
+  bool take_batch();
+  void evict(uint32_t page);
+  // What it costs to move a page that leaves the slot, or comes into it.
+  void move(bool up, uint32_t slot);
+  // A line that the kernel fetches takes the place of the program's.
+  void kernel_line(unsigned tier);
+  // What it evicted is fetched again as what the program fetches now is: nobody knows what it was.
+  void fetch_again(unsigned tier, uint32_t slot) {
+    evicted_percent_ -= 100;
+    if (tier == 1) requests_.push_back(slot * 2);
+    line(tier);
+  }
+
+  uint64_t occupy(unsigned tier) {
+    const uint64_t start = std::max(now_ps_, free_at_ps_[tier]);
+    free_at_ps_[tier] = start + service_ps_[tier];
+    return start - now_ps_;
+  }
+  void line(unsigned tier) {
+    const uint64_t wait = occupy(tier);
+    const uint64_t stall = wait == 0 ? stall_of_[tier] : (latency_ps_[tier] + wait) / mlp_;
+    ++fills_[tier];
+    stall_ps_[tier] += stall;
+    now_ps_ += stall;
+  }
+
+  const Recording& recording_;
+  Placement placement_;
+  uint64_t base_ps_, mmio_read_ps_, mlp_;
+  std::array<uint64_t, 2> latency_ps_, service_ps_, stall_of_, free_at_ps_{}, fills_{}, stall_ps_{};
+  uint64_t now_ps_ = 0, instructions_ = 0, kernel_ps_ = 0, demoted_ = 0;
+  std::vector<uint32_t> slot_;        // of each page
+  std::vector<uint32_t> page_of_;     // of each slot
+  std::vector<uint32_t> demoted_in_;  // of each slot: the horizon; 0: its page was not demoted
+  uint32_t horizon_ = 1;
+  std::vector<uint32_t> free_slots_;
+  uint32_t next_slot_ = 0;
+  std::vector<uint32_t> requests_;
+  int64_t dram_free_, cxl_free_, low_;
+  const uint64_t evict_percent_, promote_instructions_, demote_instructions_;
+  const bool large_llc_;
+  uint64_t dram_pages_ = 0;
+  Reclaim reclaim_;
+  Rounds rounds_;
+  bool aging_ = false;           // kswapd is walking page tables
+  std::vector<uint32_t> taken_;  // by kswapd, the next one last
+  // Hundredths of a line: that the kernel has still to fetch, and that the program has to fetch again.
+  std::array<uint64_t, 2> kernel_percent_{};
+  uint64_t evicted_percent_ = 0;
+};
+
+}  // namespace neotier::pages
