@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For the scripts in Python: what they write is checked before the work, whole at its end, or not there (userspace/util/output_file.h)."""
 import ctypes
+import difflib
 import fcntl
 import os
 import shutil
@@ -150,3 +151,10 @@ class NamedFolder(TemporaryFolder):
 def end_with_parent():
     """For preexec_fn: the child is asked to end when this script does, however that is."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
+def no_such(what, word, known):
+    """One line on a name that there is none of, with the nearest one that there is; as userspace/cli/words.h has it."""
+    near = difflib.get_close_matches(word, known, n=1)
+    meant = f"did you mean '{near[0]}'? " if near else ""
+    return f"no {what} '{word}'; {meant}there are: {', '.join(known)}"

@@ -11,6 +11,7 @@
 
 #include "bench/ssd_bench.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "util/interrupt.h"
 #include "util/json.h"
 #include "util/output_file.h"
@@ -73,7 +74,7 @@ Json bench_ssd_tier(Arguments& a) {
           fmt::format("--size {}: {} are free in {}", a.size, format_size(space.available), folder.string()));
     temporary.emplace("neotier-tier", folder);
     a.options.file = *temporary / "tier";
-    fmt::print(stderr, "neotier: making {} of {}; it goes again\n", a.options.file, format_size(bytes));
+    note(fmt::format("making {} of {}; it goes again", a.options.file, format_size(bytes)));
   }
   a.options.file_bytes = bytes;
   a.options.progress = [&](const std::string& what) { progress.show(what); };
@@ -113,33 +114,37 @@ int tiers_command(Arguments& a) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& status) {
-  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
-  bench->require_subcommand(1);
+  CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
+  bench->group(kMachine);
+  bench->footer("example:\n  neotier bench tiers --memory 64M --seconds .2");
   auto a = std::make_shared<Arguments>();
-  CLI::App* tiers =
-      bench->add_subcommand("tiers", "latency and bandwidth of the engine's tiers (real, on this machine)");
+  CLI::App* tiers = bench->add_subcommand("tiers", "Measure latency and bandwidth of the engine's tiers");
   tiers->footer(
-      "examples:\n  neotier bench tiers --json out/tiers.json\n  neotier bench tiers --memory 0 --ssd "
+      "examples:\n  neotier bench tiers --json tiers.json\n  neotier bench tiers --memory 0 --ssd "
       "/mnt/nvme/bench.tier\n"
       "fio runs on the same file, in turn. The objects of an SSD tier's file that is given are removed.");
-  tiers->add_option("--ssd", a->ssd,
-                    "FILE of an SSD tier; where it is not there, one beside it is made and goes again");
-  tiers->add_option("--size", a->size, "of a file that is made")->capture_default_str();
-  tiers->add_option("--memory", a->memory, "that the memory tiers are measured with; more than the caches; 0: not them")
+  tiers->add_option("--ssd", a->ssd, "File of an SSD tier. Where it is not there, one beside it is made and goes again")
+      ->type_name("FILE");
+  tiers->add_option("--size", a->size, "Size of a file that is made")->capture_default_str()->type_name("SIZE");
+  tiers
+      ->add_option("--memory", a->memory,
+                   "Memory that the memory tiers are measured with, more than the caches; 0: not them")
+      ->type_name("SIZE")
       ->capture_default_str();
-  tiers->add_option("--links", a->links, "tiers whose links are probed, as `neotier tiers` takes them")
+  tiers->add_option("--links", a->links, "Tiers whose links are probed, as `neotier tiers` takes them")
+      ->type_name("KIND=SIZE,...")
       ->capture_default_str();
-  tiers->add_option("--seconds", a->options.seconds, "each measurement")
+  tiers->add_option("--seconds", a->options.seconds, "Seconds of each measurement")
       ->capture_default_str()
       ->check(CLI::Range(0.1, 3600.0));
-  tiers->add_option("--rounds", a->options.rounds, "of which the medians are taken")
+  tiers->add_option("--rounds", a->options.rounds, "Rounds, of which the medians are taken")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   tiers
       ->add_option("--recover-objects", a->options.recovery_objects,
-                   "also store so many objects of 4 KiB in FILE.recovery and time their recovery")
+                   "Also store so many objects of 4 KiB in FILE.recovery, and time their recovery")
       ->check(CLI::Range(1, 100000000));
-  tiers->add_option("--json", a->json, "write the figures to FILE");
+  add_json(*tiers, a->json);
   add_bench_engine(*bench, status);
   add_bench_compute(*bench, status);
   tiers->callback([a, &status] { status = tiers_command(*a); });

@@ -8,6 +8,7 @@
 
 #include "bench/compute_bench.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "util/interrupt.h"
 #include "util/json.h"
 #include "util/output_file.h"
@@ -93,29 +94,31 @@ int bench_command(Arguments& a) {
 void add_bench_compute(CLI::App& bench, int& status) {
   auto a = std::make_shared<Arguments>();
   compute::BenchOptions& o = a->bench;
-  CLI::App* c =
-      bench.add_subcommand("compute", "experts and attention on the CPU: speed and error of each instruction set");
+  CLI::App* c = bench.add_subcommand(
+      "compute", "Measure experts and attention on the CPU: speed and error of each instruction set");
   c->footer(
-      "example:\n  neotier bench compute\n  neotier bench compute --hidden 4096 --ff 14336 --experts 2 --json "
+      "examples:\n  neotier bench compute\n  neotier bench compute --hidden 4096 --ff 14336 --experts 2 --json "
       "out.json\n"
       "  neotier bench compute --tokens 131072 --budget-blocks 64");
   const CLI::Range size(1u, 1u << 20);
-  c->add_option("--hidden", o.hidden, "width of the model")->capture_default_str()->check(size);
-  c->add_option("--ff", o.ff, "width of an expert")->capture_default_str()->check(size);
-  c->add_option("--experts", o.experts, "experts that are gone round")
+  c->add_option("--hidden", o.hidden, "Width of the model")->capture_default_str()->check(size);
+  c->add_option("--ff", o.ff, "Width of an expert")->capture_default_str()->check(size);
+  c->add_option("--experts", o.experts, "Experts that are used in turn")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1024u));
-  c->add_option("--heads", o.heads, "query heads")->capture_default_str()->check(CLI::Range(1u, 1024u));
-  c->add_option("--kv-heads", o.kv_heads, "key and value heads")->capture_default_str()->check(CLI::Range(1u, 1024u));
-  c->add_option("--dim", o.dim, "of a head")->capture_default_str()->check(CLI::Range(1u, 4096u));
-  c->add_option("--tokens", o.tokens, "in the cache")->capture_default_str()->check(CLI::Range(1u, 1u << 22));
-  c->add_option("--block-tokens", o.block, "tokens a block")->capture_default_str()->check(CLI::Range(1u, 1u << 16));
-  c->add_option("--budget-blocks", o.budget, "blocks of a head, sparse")->capture_default_str()->check(size);
-  c->add_option("--seconds", o.seconds, "at least, of each figure")
+  c->add_option("--heads", o.heads, "Query heads")->capture_default_str()->check(CLI::Range(1u, 1024u));
+  c->add_option("--kv-heads", o.kv_heads, "Key and value heads")->capture_default_str()->check(CLI::Range(1u, 1024u));
+  c->add_option("--dim", o.dim, "Width of a head")->capture_default_str()->check(CLI::Range(1u, 4096u));
+  c->add_option("--tokens", o.tokens, "Tokens in the cache")->capture_default_str()->check(CLI::Range(1u, 1u << 22));
+  c->add_option("--block-tokens", o.block, "Tokens of a block")->capture_default_str()->check(CLI::Range(1u, 1u << 16));
+  c->add_option("--budget-blocks", o.budget, "Blocks that sparse attention reads for a head")
+      ->capture_default_str()
+      ->check(size);
+  c->add_option("--seconds", o.seconds, "Seconds that each figure is measured for, at least")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 60.0));
-  c->add_option("--seed", o.seed, "of weights, keys and queries")->capture_default_str();
-  c->add_option("--json", a->json, "write the figures to FILE");
+  c->add_option("--seed", o.seed, "Seed of weights, keys and queries")->capture_default_str();
+  add_json(*c, a->json);
   c->callback([a, &status] { status = bench_command(*a); });
 }
 

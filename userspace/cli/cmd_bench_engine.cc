@@ -10,6 +10,7 @@
 #include "bench/engine_bench.h"
 #include "bench/memory_bench.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "engine/metrics.h"
 #include "engine/tiers/make_tiers.h"
 #include "engine/tiers/scratch_tiers.h"
@@ -136,20 +137,23 @@ Json bench_memory_tiers(uint64_t set_bytes, const std::string& tiers) {
 
 void add_bench_engine(CLI::App& bench, int& status) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* engine = bench.add_subcommand("engine", "what index, policies, planner and mover cost at many objects");
+  CLI::App* engine =
+      bench.add_subcommand("engine", "Measure what index, policies, planner and mover cost at many objects");
   engine->footer("example:\n  neotier bench engine --objects 10000000 --json engine.json");
-  engine->add_option("--objects", arguments->bench.objects, "in the index; 10 M take 1 GB")
+  engine->add_option("--objects", arguments->bench.objects, "Objects in the index; 10 M take 1 GB")
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{10000}, uint64_t{1000000000}));
-  engine->add_option("--operations", arguments->bench.operations, "timed, of each kind")
+  engine->add_option("--operations", arguments->bench.operations, "Operations of each kind that are timed")
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{1000}, uint64_t{1000000000}));
-  engine->add_option("--policy", arguments->bench.policy, "placement policy of each tier (see `neotier kv policies`)")
+  engine
+      ->add_option("--policy", arguments->bench.policy,
+                   "Placement policy of each tier; `neotier kv policies` lists them")
       ->capture_default_str();
-  engine->add_option("--seed", arguments->bench.seed, "of keys and index")
+  engine->add_option("--seed", arguments->bench.seed, "Seed of keys and index")
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{1}, UINT64_MAX));
-  engine->add_option("--json", arguments->json, "write the figures to FILE");
+  add_json(*engine, arguments->json);
   engine->callback([arguments, &status] { status = engine_command(*arguments); });
 }
 

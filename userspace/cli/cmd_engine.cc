@@ -8,12 +8,14 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "engine/engine.h"
 #include "engine/metrics.h"
 #include "engine/tiers/make_tiers.h"
 #include "engine/tiers/scratch_tiers.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/size.h"
 
 namespace neotier::cli {
@@ -21,9 +23,9 @@ namespace neotier::cli {
 namespace {
 
 struct Arguments {
-  std::string tiers;
+  std::string tiers, json;
   uint64_t max_objects = 1 << 20;
-  bool json = false, prometheus = false;
+  bool prometheus = false;
 };
 
 engine::EngineStatus open_and_ask(const Arguments& arguments) {
@@ -31,7 +33,7 @@ engine::EngineStatus open_and_ask(const Arguments& arguments) {
   engine::EngineConfig config;
   config.max_objects = arguments.max_objects;
   const engine::ScratchTiers tiers(arguments.tiers);
-  const auto say = [](const std::string& line) { fmt::print(stderr, "neotier: {}; it goes again\n", line); };
+  const auto say = [](const std::string& line) { note(line + "; it goes again"); };
   engine::Engine opened(config, engine::make_tiers(tiers.text(), say));
   throw_if_interrupted();
   return opened.status();
@@ -40,12 +42,13 @@ engine::EngineStatus open_and_ask(const Arguments& arguments) {
 std::string speed(double bytes_per_s) { return fmt::format("{:.2f} GB/s", bytes_per_s * 1e-9); }
 
 int tiers_command(const Arguments& arguments) {
+  OutputFile out("--json", arguments.json);
   const engine::EngineStatus status = open_and_ask(arguments);
-  if (arguments.json) {
+  if (out) {
     nlohmann::ordered_json json;
     json["tiers"] = engine::to_json(status)["tiers"];
     json["links"] = engine::to_json(status)["links"];
-    std::fputs(pretty(json).c_str(), stdout);
+    out.finish(pretty(json));
     return 0;
   }
   fmt::print("{:<12} {:<9} {:>10} {:>10} {:>9} {:>12} {:>12} {:>10} {:>10}  {}\n", "tier", "kind", "capacity", "used",
@@ -63,9 +66,10 @@ int tiers_command(const Arguments& arguments) {
 }
 
 int status_command(const Arguments& arguments) {
+  OutputFile out("--json", arguments.json);
   const engine::EngineStatus status = open_and_ask(arguments);
-  if (arguments.json) {
-    std::fputs(pretty(engine::to_json(status)).c_str(), stdout);
+  if (out) {
+    out.finish(pretty(engine::to_json(status)));
   } else if (arguments.prometheus) {
     std::fputs(engine::prometheus_text(status).c_str(), stdout);
   } else {
@@ -84,35 +88,38 @@ int status_command(const Arguments& arguments) {
 }
 
 void add_options(CLI::App& command, Arguments& a) {
-  command
-      .add_option("--tiers", a.tiers,
-                  "fastest first: KIND=SIZE[:OPTION=VALUE...] of gpu, dram, cxl, ssd, separated by commas")
+  command.add_option("--tiers", a.tiers, "Tiers of gpu, dram, cxl, ssd, the fastest first, separated by commas")
+      ->type_name("KIND=SIZE[:OPTION=VALUE...],...")
       ->required();
-  command.add_option("--max-objects", a.max_objects, "that the index has room for")
+  command.add_option("--max-objects", a.max_objects, "Objects that the index has room for")
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
-  command.add_flag("--json", a.json, "as JSON");
+  add_json(command, a.json);
 }
 
 }  // namespace
 
 void add_engine(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* tiers = app.add_subcommand("tiers", "the tiers that a configuration makes on this machine");
+  CLI::App* tiers =
+      app.add_subcommand("tiers", "Print the tiers that a configuration makes on this machine, and their speed");
+  tiers->group(kMachine);
   tiers->footer(
       "examples:\n  neotier tiers --tiers dram=1G,cxl=4G\n  neotier tiers --tiers "
-      "gpu=1G,dram=1G,ssd=16G:file=/var/tmp/kv "
-      "--json\noptions of tiers: file=PATH (ssd), node=N (dram, cxl), device=N (gpu), huge=no|transparent|explicit, "
-      "policy=NAME, object=SIZE,\n  background=SIZE, promote=yes|no; NAME/KIND=SIZE names a tier");
+      "dram=64M,ssd=1G:file=kv.tier --json "
+      "-\nOptions of a tier: file=PATH (ssd), node=N (dram, cxl), device=N (gpu), huge=no|transparent|explicit, "
+      "policy=NAME, object=SIZE, background=SIZE, promote=yes|no. NAME/KIND=SIZE names a tier.");
   add_options(*tiers, *arguments);
   tiers->callback([arguments, &status] { status = tiers_command(*arguments); });
 
-  CLI::App* state = app.add_subcommand("status", "an engine over these tiers: what it holds, its links, its counters");
+  CLI::App* state =
+      app.add_subcommand("status", "Print an engine over these tiers: what it holds, its links, its counters");
+  state->group(kMachine);
   state->footer(
-      "examples:\n  neotier status --tiers dram=1G,ssd=16G:file=/var/tmp/kv\n  neotier status --tiers dram=1G "
-      "--prometheus\na program that runs has its own: neotier_metrics() of neotier.h");
+      "examples:\n  neotier status --tiers dram=1G,ssd=1G:file=kv.tier\n  neotier status --tiers dram=1G "
+      "--prometheus\nA program that runs has its own: neotier_metrics() of neotier.h.");
   add_options(*state, *arguments);
-  state->add_flag("--prometheus", arguments->prometheus, "all metrics, as Prometheus text");
+  state->add_flag("--prometheus", arguments->prometheus, "Print all metrics, as Prometheus text");
   state->callback([arguments, &status] { status = status_command(*arguments); });
 }
 

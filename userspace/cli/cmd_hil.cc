@@ -28,6 +28,8 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/words.h"
 #include "hil/checks.h"
 #include "hil/initramfs.h"
 #include "hil/report.h"
@@ -314,8 +316,7 @@ void take_standard_input(RunOptions& options, const fs::path& directory) {
     const int n = poll(&ready, 1, 2000);
     throw_if_interrupted();
     if (n == 0 && !said) {
-      fmt::print(stderr,
-                 "neotier: waiting for the end of standard input (the program gets it; --stdin /dev/null: none)\n");
+      note("waiting for the end of standard input (the program gets it; --stdin /dev/null: none)");
       said = true;
     }
     if (n <= 0) continue;
@@ -343,8 +344,8 @@ void choose_sizes(const Arguments& arguments, RunOptions& options, uint64_t peak
     const uint64_t rest = peak > options.dram_bytes ? peak - options.dram_bytes : 0;
     options.cxl_bytes = hil::next_capacity(options.machine, up(rest + rest / 4 + 32 * kMiB, 64 * kMiB));
   }
-  fmt::print(stderr, "neotier: the program uses {} MiB at most: --dram {}M --cxl {}M (give them to choose)\n",
-             up(peak, kMiB) / kMiB, options.dram_bytes / kMiB, options.cxl_bytes / kMiB);
+  note(fmt::format("the program uses {} MiB at most: --dram {}M --cxl {}M (give them to choose)", up(peak, kMiB) / kMiB,
+                   options.dram_bytes / kMiB, options.cxl_bytes / kMiB));
 }
 
 // The program's own last lines, as it left them on standard error or else on standard output.
@@ -502,7 +503,7 @@ int run_command(Arguments& arguments) {
   } else {
     std::fputs(hil::table({result}).c_str(), stderr);
     print_notes(result, prepared, true);
-    if (!result.remark.empty()) fmt::print(stderr, "neotier: policy {}: {}\n", result.options.policy, result.remark);
+    if (!result.remark.empty()) note(fmt::format("policy {}: {}", result.options.policy, result.remark));
     if (outputs.record) {
       outputs.record.take(prepared.options.record);
       outputs.record.commit();
@@ -572,7 +573,7 @@ int compare_command(Arguments& arguments) {
     std::string& policies = reasons[result.remark];
     policies += fmt::format("{}{}", policies.empty() ? "" : ", ", result.options.policy);
   }
-  for (const auto& [why, policies] : reasons) fmt::print(stderr, "neotier: policy {}: {}\n", policies, why);
+  for (const auto& [why, policies] : reasons) note(fmt::format("policy {}: {}", policies, why));
   if (outputs.json) {
     nlohmann::ordered_json json;
     json["runs"] = nlohmann::ordered_json::array();
@@ -585,12 +586,14 @@ int compare_command(Arguments& arguments) {
 void add_model_version(CLI::App& command, uint32_t& version) {
   command
       .add_option("--model-version", version,
-                  "defaults of the timing model. 1: no TLB, one overlap for all misses; 2: TLB, streams, kernel's cost")
+                  "Which defaults the timing model has. 1: no TLB, one overlap for all misses. 2: TLB, streams, the "
+                  "kernel's cost")
       ->capture_default_str()
       ->check(CLI::Range(1u, hil::kModelVersions));
 }
 
-int params_command(uint32_t version, bool json) {
+int params_command(uint32_t version, const std::string& file) {
+  OutputFile json("--json", file);
   if (json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const hil::ParamInfo& info : hil::param_table()) {
@@ -601,7 +604,7 @@ int params_command(uint32_t version, bool json) {
                       {"unit", info.unit},
                       {"source", info.source}});
     }
-    fmt::print("{}\n", list.dump(2));
+    json.finish(pretty(list));
     return 0;
   }
   for (const hil::ParamInfo& info : hil::param_table()) {
@@ -610,105 +613,149 @@ int params_command(uint32_t version, bool json) {
   return 0;
 }
 
+int policies_command(const std::string& file) {
+  OutputFile json("--json", file);
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const hil::Policy& policy : hil::policies()) {
+    list.push_back({{"name", policy.name}, {"text", policy.text}, {"module", policy.module}});
+    if (!json) fmt::print("{:<11} {}\n", policy.name, policy.text);
+  }
+  if (json) json.finish(pretty(list));
+  return 0;
+}
+
+std::vector<std::string> policy_names() {
+  std::vector<std::string> names;
+  for (const hil::Policy& policy : hil::policies()) names.emplace_back(policy.name);
+  return names;
+}
+
+std::vector<std::string> param_names() {
+  std::vector<std::string> names;
+  for (const hil::ParamInfo& info : hil::param_table()) names.emplace_back(info.name);
+  return names;
+}
+
 void add_machine_options(CLI::App& command, Arguments& a) {
-  command.add_option(
-      "--dram", a.dram,
-      "DRAM that is free when the program starts; default: a third of what the program used in its rehearsal, "
-      "else 256M");
-  command.add_option("--cxl", a.cxl, "CXL memory; default: room for the rest, else 512M");
+  command
+      .add_option("--dram", a.dram,
+                  "DRAM that is free when the program starts. Without it: a third of what the program used in its "
+                  "rehearsal, or 256M where there was none")
+      ->type_name("SIZE");
+  command.add_option("--cxl", a.cxl, "CXL memory. Without it: room for the rest, or 512M without a rehearsal")
+      ->type_name("SIZE");
   command
       .add_option(
           "--rehearsal", a.rehearsal,
-          "run the program once before, uninstrumented, on this machine's files, which it cannot change, to see which "
-          "it uses and how much memory; auto: unless --shift is given")
+          "Run the program once before the figures are made, on this machine's files, which it cannot change. That "
+          "shows which files it uses, and how much memory. auto: yes, unless --shift is given")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "yes", "no"}));
-  command.add_option("--machine", a.machine, "numa: fast, for figures; cxl: true CXL topology, slow, for function")
+      ->check(one_of("way", {"auto", "yes", "no"}));
+  command
+      .add_option("--machine", a.machine,
+                  "Which machine: numa is fast, and for figures; cxl has the true topology of CXL; it is slow, and for "
+                  "tests of function")
       ->capture_default_str()
-      ->check(CLI::IsMember({"numa", "cxl"}));
-  command.add_option("--cxl-devices", a.run.machine.devices, "cxl: type-3 devices, interleaved")
+      ->check(one_of("machine", {"numa", "cxl"}));
+  command
+      .add_option("--cxl-devices", a.run.machine.devices, "With --machine cxl: how many type-3 devices, interleaved")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 2, 4}));
   command
-      .add_option("--cxl-granularity", a.run.machine.granularity, "cxl: bytes of a device before the next one's turn")
+      .add_option("--cxl-granularity", a.run.machine.granularity,
+                  "With --machine cxl: bytes of one device before it is the next one's turn")
       ->capture_default_str()
       ->check(CLI::IsMember({256, 512, 1024, 2048, 4096, 8192, 16384}));
-  command.add_flag("--interrupts", a.run.machine.interrupts, "the device interrupts by MSI-X; the driver uses it");
-  command.add_option("--kernel", a.run.kernel, "series of the guest's kernel; 6.1: promotion alone, no figures")
+  command.add_flag("--interrupts", a.run.machine.interrupts,
+                   "The device interrupts by MSI-X, and the driver uses that");
+  command.add_option("--kernel", a.run.kernel, "Series of the guest's kernel. 6.1 promotes, and has no figures")
       ->capture_default_str()
-      ->check(CLI::IsMember(std::vector<std::string>(hil::kKernels.begin(), hil::kKernels.end())));
-  command.add_option("--thp", a.thp, "transparent huge pages")
+      ->check(one_of("kernel", {hil::kKernels.begin(), hil::kKernels.end()}));
+  command.add_option("--thp", a.thp, "Transparent huge pages in the guest")
       ->capture_default_str()
-      ->check(CLI::IsMember({"never", "madvise", "always"}));
-  command.add_option("--seed", a.run.seed, "seed of the machine, and NEOTIER_SEED for the program")
+      ->check(one_of("setting", {"never", "madvise", "always"}));
+  command.add_option("--seed", a.run.seed, "Seed of the machine. The program finds it in NEOTIER_SEED")
       ->capture_default_str()
       ->check(CLI::Range(0u, 0xffffffffu));
-  command.add_option("--shift", a.shift, "guest ns an instruction = 2^SHIFT; default: calibrated on policy none")
+  command
+      .add_option("--shift", a.shift,
+                  "An instruction takes 2^N ns of the guest's time. Without it: calibrated on policy none")
       ->check(CLI::Range(0, 10));
-  command.add_option("--name", a.run.name, "the program's name in figures and reports; runs of one name are compared");
-  command.add_option("--roi-after", a.run.roi_after, "measure from the moment TEXT appears on the program's output");
-  command.add_option("--roi-until", a.run.roi_until, "end the run when TEXT appears in the measured region");
+  command.add_option("--name", a.run.name, "The program's name in figures and reports. Runs of one name are compared");
+  command.add_option("--roi-after", a.run.roi_after,
+                     "Measure from the moment when TEXT appears in the program's output");
+  command.add_option("--roi-until", a.run.roi_until,
+                     "End the run when TEXT appears in the program's output while it is measured");
   add_model_version(command, a.run.model_version);
-  command.add_option("--model", a.model, "NAME=VALUE of the timing model (see `neotier hil params`)")
-      ->allow_extra_args(false);
-  command.add_option("--knob", a.run.knobs, "KEY=VALUE of /sys/kernel/neotier, where the module is loaded")
-      ->allow_extra_args(false);
-  command.add_option("--sysctl", a.run.sysctls, "NAME=VALUE, a sysctl of the guest, under every policy")
-      ->allow_extra_args(false);
-  command.add_option("--file", a.files, "HOST:/GUEST, a file or a folder to take along")->allow_extra_args(false);
-  command.add_option("--with", a.run.with, "a further program to take along, with its libraries")
-      ->allow_extra_args(false);
-  command.add_option("--env", a.run.env, "NAME=VALUE, a variable of the program's environment; NAME: as it is here")
-      ->allow_extra_args(false);
-  command.add_option(
-      "--cwd", a.run.cwd,
-      "folder of the guest that the program starts in; default: this one where there is a rehearsal, else /");
-  command.add_option("--stdin", a.run.stdin_file,
-                     "file that the program reads as its standard input; default: what is piped in");
+  const auto repeated = [&command](const char* name, std::vector<std::string>& values, const char* type,
+                                   const char* text) {
+    return command.add_option(name, values, text)->allow_extra_args(false)->type_name(type);
+  };
+  repeated("--model", a.model, "NAME=VALUE",
+           "A parameter of the timing model; `neotier hil params` lists them. May be repeated")
+      ->check(one_of_keys("parameter", param_names()));
+  repeated("--knob", a.run.knobs, "NAME=VALUE",
+           "A knob of neotier.ko, where a policy loads it; `neotier kernel knobs` lists them. May be repeated");
+  repeated("--sysctl", a.run.sysctls, "NAME=VALUE", "A sysctl of the guest, under every policy. May be repeated");
+  repeated("--file", a.files, "HOST:/GUEST", "A file or a folder of this machine to take along. May be repeated");
+  repeated("--with", a.run.with, "PROGRAM", "A further program to take along, with its libraries. May be repeated");
+  repeated("--env", a.run.env, "NAME[=VALUE]",
+           "A variable of the program's environment; without VALUE as it is here. May be repeated");
+  command
+      .add_option("--cwd", a.run.cwd,
+                  "Folder of the guest that the program starts in. Without it: this one where there is a rehearsal, "
+                  "else /")
+      ->type_name("FOLDER");
+  command
+      .add_option("--stdin", a.run.stdin_file,
+                  "File that the program reads as its standard input. Without it: what is piped in")
+      ->type_name("FILE");
   command.add_flag(
       "--tty,!--no-tty", a.tty,
-      "the program's output is a terminal, else pipes; default: a terminal with --roi-after or --roi-until");
-  command.add_option("--timeout", a.run.timeout_s, "seconds of this machine after which a run is given up")
+      "The program's output is a terminal, or pipes. Without it: a terminal with --roi-after or --roi-until");
+  command.add_option("--timeout", a.run.timeout_s, "Seconds of this machine after which a run is given up")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1000000u));
-  command.add_option("--json", a.json, "write the figures to FILE");
+  add_json(command, a.json);
   command.add_flag(
       "--timeline", a.run.timeline,
-      "figures over modelled time, page hotness and the device's accuracy, into --json; changes no figure");
-  command.add_flag("--moves", a.run.moves,
-                   "--timeline with pages promoted and demoted, read in the guest every 100 ms: figures move as with "
-                   "another seed");
+      "Put figures over modelled time, page hotness and the device's accuracy into --json. Changes no figure");
+  command.add_flag(
+      "--moves", a.run.moves,
+      "As --timeline, with the pages promoted and demoted, which are read in the guest every 100 ms: figures "
+      "move as with another seed");
   CLI::Option* oracle = command.add_flag(
       "--oracle", a.oracle,
-      "what the best placement would have won, from the run of policy none; as it is in a comparison that has it");
-  command.add_flag("--no-oracle", a.no_oracle, "not that")->excludes(oracle);
-  command.add_option("--oracle-epoch", a.run.oracle_epoch_ms, "modelled ms in which the oracle leaves pages alone")
+      "Compute what the best placement would have won, from the run of policy none. A comparison with that policy does "
+      "so by itself");
+  command.add_flag("--no-oracle", a.no_oracle, "Do not compute it")->excludes(oracle);
+  command.add_option("--oracle-epoch", a.run.oracle_epoch_ms, "Modelled ms in which the oracle leaves pages alone")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1000000u));
   command
       .add_option("--oracle-move-ns", a.run.oracle_move_ns,
-                  "modelled ns that the kernel takes to move a page, beside copying it")
+                  "Modelled ns that the kernel takes to move a page, beside copying it")
       ->capture_default_str()
       ->check(CLI::Range(0u, 1000000000u));
-  command.add_option("--logs", a.directory, "keep console and QEMU logs in this folder");
-  command.add_option("--device", a.run.device, "device in the loop: the Verilated RTL or its golden model")
+  command.add_option("--logs", a.directory, "Keep the logs of console and QEMU in this folder")->type_name("FOLDER");
+  command.add_option("--device", a.run.device, "Device in the loop: the Verilated RTL, or its golden model")
       ->capture_default_str()
-      ->check(CLI::IsMember({"rtl", "model"}));
+      ->check(one_of("device", {"rtl", "model"}));
   command
       .add_option(
           "--device-bits-per-page", a.device_bits,
-          "size of the device's sketch: at most so many bits for each 4 KiB page of its memory; full: as built, "
+          "Size of the device's sketch: at most so many bits for each 4 KiB page of its memory. full: as built, "
           "2 x 512K counters")
       ->capture_default_str();
-  command.add_option("--device-hash-seed", a.run.device_hash_seed, "which family of hash functions the device uses")
+  command.add_option("--device-hash-seed", a.run.device_hash_seed, "Which family of hash functions the device uses")
       ->capture_default_str()
       ->check(CLI::Range(0u, hil::device_hash_seeds() - 1));
-  command.add_option("--fault", a.run.fault, "a device that misbehaves, for tests of the driver")
+  command.add_option("--fault", a.run.fault, "A device that misbehaves, for tests of the driver")
       ->capture_default_str()
-      ->check(CLI::IsMember({"none", "magic", "version", "units", "tail", "no-clock"}));
+      ->check(one_of("fault", {"none", "magic", "version", "units", "tail", "no-clock"}));
   command
-      .add_option("program", a.run.program,
-                  "PROGRAM and its arguments, after '--'; a single argument with a space in it is a line for the "
+      .add_option("PROGRAM", a.run.program,
+                  "The program and its arguments, after '--'. A single word with a space in it is a line for the "
                   "guest's shell")
       ->required();
 }
@@ -717,65 +764,76 @@ void add_machine_options(CLI::App& command, Arguments& a) {
 
 void add_hil(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* hil = app.add_subcommand("hil", "the emulated CXL server, with NeoProf's RTL in the loop");
-  hil->require_subcommand(1);
+  CLI::App* hil = app.add_subcommand("hil", "Run programs on the emulated CXL server, with NeoProf's RTL in the loop");
+  hil->group(kServer);
+  hil->footer(
+      "example:\n  neotier hil compare --policies none,neotier --json out.json -- PROGRAM\n  neotier hil report "
+      "out.json -o out.html");
 
-  CLI::App* run = hil->add_subcommand("run", "run a program under one policy");
+  CLI::App* run = hil->add_subcommand("run", "Run a program under one policy");
   run->footer(
       "example:\n  neotier hil run --policy neotier --dram 192M --cxl 384M -- build/bin/gups --table 480 --hot 64 "
       "--updates 20000000");
-  run->add_option("--policy", arguments->run.policy, "placement policy (see `neotier hil policies`)")
-      ->capture_default_str();
+  run->add_option("--policy", arguments->run.policy, "Placement policy; `neotier hil policies` says what each is")
+      ->capture_default_str()
+      ->check(one_of("policy", policy_names()));
   add_machine_options(*run, *arguments);
   run->callback([arguments, &status] { status = run_command(*arguments); });
 
-  CLI::App* record = hil->add_subcommand("record", "run a program and record the memory requests as a trace");
+  CLI::App* record = hil->add_subcommand("record", "Run a program and record its memory requests as a trace");
   record->footer(
-      "example:\n  neotier hil record --policy none --dram 96M --cxl 192M -o gups.u64.zst -- build/bin/gups --table "
+      "examples:\n  neotier hil record --policy none --dram 96M --cxl 192M -o gups.u64.zst -- build/bin/gups --table "
       "240 "
       "--hot 32 --updates 20000000\n  neotier trace info gups.u64.zst");
-  record->add_option("--policy", arguments->run.policy, "placement policy (see `neotier hil policies`)")
-      ->capture_default_str();
+  record->add_option("--policy", arguments->run.policy, "Placement policy; `neotier hil policies` says what each is")
+      ->capture_default_str()
+      ->check(one_of("policy", policy_names()));
   record
-      ->add_option("-o,--output", arguments->run.record,
-                   "FILE, written when the program has ended: .zst compresses, .csv is text, else bare 8-byte records")
+      ->add_option(
+          "-o,--output", arguments->run.record,
+          "The trace, written when the program has ended. .zst compresses, .csv is text, any other name gets bare "
+          "8-byte records")
+      ->type_name("FILE")
       ->required();
   record->add_flag("--timed", arguments->run.record_timed,
-                   "a recording for `neotier replay`: requests to both tiers, with time and Accessed bits");
+                   "Make a recording for `neotier replay`: requests to both tiers, with time and Accessed bits");
   record->add_flag("--all-memory", arguments->run.record_all,
-                   "requests to DRAM too, not only to the CXL memory device");
+                   "Record requests to DRAM too, not only to the CXL memory device");
   add_machine_options(*record, *arguments);
   record->callback([arguments, &status] { status = run_command(*arguments); });
 
   add_hil_report(*hil, status);
 
-  CLI::App* compare = hil->add_subcommand("compare", "run a program under several policies");
+  CLI::App* compare = hil->add_subcommand("compare", "Run a program under several policies and print one table");
   compare->footer(
       "example:\n  neotier hil compare --policies none,numab,neotier,ideal --json out.json -- build/bin/gups --table "
       "480 --hot 64 --updates 20000000");
-  compare->add_option("--policies", arguments->policies, "policies, separated by commas")
+  compare
+      ->add_option("--policies", arguments->policies,
+                   "Policies, separated by commas; `neotier hil policies` says what each is")
       ->delimiter(',')
       ->allow_extra_args(false)  // else a "--" right after it would not begin PROGRAM
+      ->check(one_of("policy", policy_names()))
       ->required();
   compare
       ->add_option("--jobs", arguments->jobs,
-                   "machines to run at once; default: as there are processors and memory for")
+                   "Machines to run at once. Without it: as many as there are processors and memory for")
       ->check(CLI::Range(1u, 256u));
   add_machine_options(*compare, *arguments);
   compare->callback([arguments, &status] { status = compare_command(*arguments); });
 
-  CLI::App* params = hil->add_subcommand("params", "the timing model's parameters, defaults and their sources");
-  auto as_json = std::make_shared<bool>(false);
-  params->add_flag("--json", *as_json, "as JSON");
+  CLI::App* params = hil->add_subcommand("params", "Print the timing model's parameters, their defaults and sources");
+  auto file = std::make_shared<std::string>();
+  params->footer("example:\n  neotier hil params --model-version 2");
+  add_json(*params, *file);
   const auto version = std::make_shared<uint32_t>(hil::kDefaultModelVersion);
   add_model_version(*params, *version);
-  params->callback([as_json, version, &status] { status = params_command(*version, *as_json); });
+  params->callback([file, version, &status] { status = params_command(*version, *file); });
 
-  CLI::App* policies = hil->add_subcommand("policies", "the placement policies");
-  policies->callback([&status] {
-    for (const hil::Policy& policy : hil::policies()) fmt::print("{:<11} {}\n", policy.name, policy.text);
-    status = 0;
-  });
+  CLI::App* policies = hil->add_subcommand("policies", "Print the placement policies and what each is");
+  policies->footer("example:\n  neotier hil policies");
+  add_json(*policies, *file);
+  policies->callback([file, &status] { status = policies_command(*file); });
 }
 
 }  // namespace neotier::cli

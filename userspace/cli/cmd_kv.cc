@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/words.h"
 #include "replay/sweep.h"
 #include "replay/synthetic.h"
 #include "replay/tiers.h"
@@ -35,7 +37,7 @@ using replay::KvTrace;
 constexpr const char* kRecommended = "hazard";
 
 struct Arguments {
-  std::string trace, json, html, policy = kRecommended, tiers, links, block_bytes = "0";
+  std::string trace, json, page, policy = kRecommended, tiers, links, block_bytes = "0";
   std::vector<std::string> params, policies;
   std::vector<uint64_t> capacities = {1000, 2000, 5000, 10000, 20000, 30000, 50000};
   uint64_t capacity = 10000, first = 0, count = 0;
@@ -177,13 +179,13 @@ int replay_command(Arguments& a) {
 }
 
 int sweep_command(Arguments& a) {
-  OutputFile json("--json", a.json), html("--html", a.html);
+  OutputFile json("--json", a.json), page("--output", a.page);
   const KvTrace trace = load(a);
   if (!trace.identity)
     throw std::runtime_error(
         fmt::format("{}: this format gives lengths only, so policies cannot be told apart on it", a.trace));
-  if (a.json.empty() && a.html.empty())
-    throw std::runtime_error("nowhere to write to: give --html FILE, --json FILE or both");
+  if (a.json.empty() && a.page.empty())
+    throw std::runtime_error("nowhere to write to: give -o FILE for a page with plots, --json FILE or both");
   replay::SweepOptions options;
   options.trace_name = fs::path(a.trace).filename();
   options.policies = a.policies;
@@ -192,7 +194,7 @@ int sweep_command(Arguments& a) {
   options.capacities = a.capacities;
   options.replay = a.replay;
   options.jobs = a.jobs;
-  if ((html ? html : json).regular()) options.store = (html ? a.html : a.json) + ".partial";
+  if ((page ? page : json).regular()) options.store = (page ? a.page : a.json) + ".partial";
   if (a.fresh && !options.store.empty()) fs::remove(options.store);
   Progress progress;
   std::atomic<bool> cancel = false;
@@ -211,12 +213,13 @@ int sweep_command(Arguments& a) {
   }
   fmt::print("\n");
   if (json) json.finish(pretty(replay::to_json(options, trace, results)));
-  if (html) html.finish(replay::make_page(options, trace, results));
+  if (page) page.finish(replay::make_page(options, trace, results));
   if (!options.store.empty()) fs::remove(options.store);
   return 0;
 }
 
-int policies_command(bool json) {
+int policies_command(const std::string& file) {
+  OutputFile json("--json", file);
   Json list = Json::array();
   for (const auto* p : placement::policies(NEOTIER_KV)) {
     Json params = Json::array();
@@ -233,87 +236,122 @@ int policies_command(bool json) {
                     {"recommended", std::string(p->name) == kRecommended},
                     {"params", params}});
   }
-  if (json) fmt::print("{}\n", list.dump(2));
+  if (json) json.finish(pretty(list));
   return 0;
 }
 
 void add_trace_options(CLI::App& command, Arguments& a) {
-  command.add_option("trace", a.trace, "TRACE: Mooncake or Qwen-Bailian JSON Lines, Azure or BurstGPT CSV")->required();
-  command.add_option("--format", a.load.format, "mooncake, bailian, azure or burstgpt; default: by the first line");
-  command.add_option("--block-tokens", a.load.block_tokens, "tokens a block; default: the format's (512; Bailian 16)")
+  command
+      .add_option("TRACE", a.trace,
+                  "The trace: JSON Lines of Mooncake or Qwen-Bailian, CSV of Azure or BurstGPT; `neotier kv generate` "
+                  "writes one")
+      ->required();
+  command.add_option("--format", a.load.format, "The trace's format. Without it: as its first line says")
+      ->check(one_of("format", {"mooncake", "bailian", "azure", "burstgpt"}));
+  command
+      .add_option("--block-tokens", a.load.block_tokens,
+                  "Tokens of a block. Without it: the format's own, 512 or, for Bailian, 16")
       ->check(CLI::Range(1u, 1u << 20));
-  command.add_option("--block-bytes", a.block_bytes, "bytes a block; default: 128 KiB a token (Llama-3.1-8B)");
-  command.add_option("--first", a.first, "skip that many requests")->capture_default_str();
-  command.add_option("--count", a.count, "requests to replay; 0: all")->capture_default_str();
-  command.add_option("--history-blocks", a.replay.history_blocks, "evicted blocks whose identity is kept; 0: all")
+  command
+      .add_option("--block-bytes", a.block_bytes,
+                  "Bytes of a block. 0: 128 KiB for each of its tokens, as of Llama-3.1-8B")
+      ->type_name("SIZE");
+  command.add_option("--first", a.first, "Requests to skip at the beginning")->capture_default_str();
+  command.add_option("--count", a.count, "Requests to replay; 0: all")->capture_default_str();
+  command.add_option("--history-blocks", a.replay.history_blocks, "Evicted blocks whose identity is kept; 0: all")
       ->capture_default_str();
-  command.add_option("--seed", a.replay.seed, "of policies that draw at random")->capture_default_str();
-  command.add_option("--json", a.json, "write the figures to FILE");
+  command.add_option("--seed", a.replay.seed, "Seed of policies that draw at random")->capture_default_str();
+  add_json(command, a.json);
+}
+
+std::vector<std::string> policy_names() {
+  std::vector<std::string> names;
+  for (const auto* p : placement::policies(NEOTIER_KV)) names.emplace_back(p->name);
+  return names;
 }
 
 }  // namespace
 
 void add_kv(CLI::App& app, int& status) {
   auto a = std::make_shared<Arguments>();
-  CLI::App* kv = app.add_subcommand("kv", "KV cache policies on traces of requests (simulated)");
-  kv->require_subcommand(1);
+  CLI::App* kv = app.add_subcommand("kv", "Judge KV cache policies on traces of requests, and keep real blocks");
+  kv->group(kModels);
+  kv->footer(
+      "example:\n  neotier kv generate chat -o chat.jsonl\n  neotier kv replay chat.jsonl --capacity-blocks 10000");
 
-  CLI::App* one = kv->add_subcommand("replay", "replay a trace under one policy");
+  CLI::App* one = kv->add_subcommand("replay", "Replay a trace under one policy (simulated)");
   one->footer(
-      "example:\n  neotier kv replay conversation_trace.jsonl --capacity-blocks 5000\n  neotier kv replay "
-      "conversation_trace.jsonl --policy ./libmine.so --param depth=3 --json out.json\n  neotier kv replay "
-      "conversation_trace.jsonl --tiers dram=64G,cxl=256G,ssd=2T --link ssd=12:80");
+      "examples:\n  neotier kv generate chat -o chat.jsonl\n"
+      "  neotier kv replay chat.jsonl --capacity-blocks 5000\n"
+      "  neotier kv replay chat.jsonl --policy ./libmine.so --param depth=3 --json out.json\n"
+      "  neotier kv replay chat.jsonl --tiers dram=64G,cxl=256G,ssd=2T --link ssd=12:80");
   add_trace_options(*one, *a);
-  one->add_option("--policy", a->policy, "name (see `neotier kv policies`) or shared library")->capture_default_str();
-  one->add_option("--param", a->params, "NAME=NUMBER, a parameter of the policy")->allow_extra_args(false);
-  auto* capacity = one->add_option("--capacity-blocks", a->capacity, "blocks the cache holds")
+  one->add_option("--policy", a->policy,
+                  "Policy; `neotier kv policies` says what each is. A path is a shared library with one of your own")
+      ->capture_default_str()
+      ->check(one_of("policy", policy_names(), true));
+  one->add_option("--param", a->params, "A parameter of the policy. May be repeated")
+      ->allow_extra_args(false)
+      ->type_name("NAME=NUMBER");
+  auto* capacity = one->add_option("--capacity-blocks", a->capacity, "Blocks that the cache holds")
                        ->capture_default_str()
                        ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
-  auto* tiers =
-      one->add_option("--tiers", a->tiers, "NAME=SIZE,… of dram, cxl, ssd, remote; modelled TTFT")->excludes(capacity);
-  one->add_option("--link", a->links, "NAME=GB_PER_S:MICROSECONDS,… of --tiers")->needs(tiers);
+  auto* tiers = one->add_option("--tiers", a->tiers,
+                                "Tiers instead of one cache, with modelled times to the first token: dram, cxl, ssd, "
+                                "remote, separated by commas")
+                    ->type_name("NAME=SIZE,...")
+                    ->excludes(capacity);
+  one->add_option("--link", a->links, "Speed of the links to these tiers")
+      ->type_name("NAME=GB_PER_S:US,...")
+      ->needs(tiers);
   one->callback([a, &status] { status = replay_command(*a); });
 
   add_kv_bench(*kv, status);
 
-  CLI::App* sweep = kv->add_subcommand("sweep", "every policy over capacities, with plots");
+  CLI::App* sweep = kv->add_subcommand("sweep", "Replay every policy over capacities, with plots (simulated)");
   sweep->footer(
-      "example:\n  neotier kv sweep conversation_trace.jsonl --html sweep.html --json sweep.json\nInterrupted, the "
-      "same command "
-      "goes on where it stopped.");
+      "example:\n  neotier kv sweep chat.jsonl -o sweep.html --json sweep.json\nInterrupted, the same command goes "
+      "on where it stopped.");
   add_trace_options(*sweep, *a);
-  sweep->add_option("--policies", a->policies, "names or shared libraries, separated by commas; default: all")
-      ->delimiter(',');
-  sweep->add_option("--capacities", a->capacities, "blocks, separated by commas")
+  sweep->add_option("--policies", a->policies, "Names or shared libraries, separated by commas. Without it: all")
+      ->delimiter(',')
+      ->check(one_of("policy", policy_names(), true));
+  sweep->add_option("--capacities", a->capacities, "Blocks that the cache holds, separated by commas")
       ->delimiter(',')
       ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
-  sweep->add_option("--jobs", a->jobs, "replays at once")->capture_default_str()->check(CLI::Range(1u, 1024u));
-  sweep->add_option("--html", a->html, "write a page with plots to FILE");
-  sweep->add_flag("--fresh", a->fresh, "forget what an interrupted run has left");
+  sweep->add_option("--jobs", a->jobs, "Replays at once")->capture_default_str()->check(CLI::Range(1u, 1024u));
+  add_output(*sweep, a->page, "The HTML page with plots to write");
+  sweep->add_flag("--fresh", a->fresh, "Forget what an interrupted run has left");
   sweep->callback([a, &status] { status = sweep_command(*a); });
 
   auto s = std::make_shared<replay::SyntheticOptions>();
   auto out = std::make_shared<std::string>();
-  CLI::App* generate = kv->add_subcommand("generate", "write a synthetic trace, for tests and tuning");
+  CLI::App* generate = kv->add_subcommand("generate", "Write a synthetic trace of requests, in Mooncake's format");
   std::string kinds;
+  std::vector<std::string> workloads;
+  for (const auto& kind : replay::synthetic_kinds()) workloads.emplace_back(kind.name);
   for (const auto& kind : replay::synthetic_kinds()) kinds += fmt::format("\n  {:<10} {}", kind.name, kind.text);
   generate->footer("workloads:" + kinds +
-                   "\nexample:\n  neotier kv generate agents --requests 20000 --seed 3 --out agents.jsonl");
-  generate->add_option("workload", s->kind, "WORKLOAD")->required();
-  generate->add_option("--requests", s->requests, "how many")->capture_default_str()->check(CLI::Range(1, 100000000));
-  generate->add_option("--rate", s->rate, "requests a second")->capture_default_str()->check(CLI::Range(1e-6, 1e6));
-  generate->add_option("--seed", s->seed, "seed")->capture_default_str();
-  generate->add_option("--out", *out, "FILE, in Mooncake's format")->required();
+                   "\nexample:\n  neotier kv generate agents --requests 20000 --seed 3 -o agents.jsonl");
+  generate->add_option("WORKLOAD", s->kind, "What the requests are like")
+      ->required()
+      ->check(one_of("workload", workloads));
+  generate->add_option("--requests", s->requests, "How many requests")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000000));
+  generate->add_option("--rate", s->rate, "Requests a second")->capture_default_str()->check(CLI::Range(1e-6, 1e6));
+  generate->add_option("--seed", s->seed, "Seed of the requests")->capture_default_str();
+  add_output(*generate, *out, "The trace to write, JSON Lines")->required();
   generate->callback([s, out, &status] {
-    OutputFile file("--out", *out);
+    OutputFile file("--output", *out);
     replay::write_mooncake(replay::make_synthetic(*s), file);
     status = 0;
   });
 
-  CLI::App* policies = kv->add_subcommand("policies", "the policies, their parameters and sources");
-  auto as_json = std::make_shared<bool>(false);
-  policies->add_flag("--json", *as_json, "as JSON");
-  policies->callback([as_json, &status] { status = policies_command(*as_json); });
+  CLI::App* policies = kv->add_subcommand("policies", "Print the policies, their parameters and sources");
+  policies->footer("example:\n  neotier kv policies");
+  add_json(*policies, a->json);
+  policies->callback([a, &status] { status = policies_command(a->json); });
 }
 
 }  // namespace neotier::cli

@@ -11,6 +11,8 @@
 
 #include "bench/kv_bench.h"
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/words.h"
 #include "engine/tiers/scratch_tiers.h"
 #include "replay/synthetic.h"
 #include "util/interrupt.h"
@@ -169,36 +171,52 @@ int bench_command(Arguments& a) {
 
 void add_kv_bench(CLI::App& kv, int& status) {
   auto a = std::make_shared<Arguments>();
-  CLI::App* c = kv.add_subcommand("bench", "a trace's requests on a store over real tiers: measured TTFT (real bytes)");
+  std::vector<std::string> workloads, policies;
+  for (const auto& kind : replay::synthetic_kinds()) workloads.emplace_back(kind.name);
+  for (const auto* policy : placement::policies(NEOTIER_KV)) policies.emplace_back(policy->name);
+  CLI::App* c = kv.add_subcommand(
+      "bench", "Serve a trace's requests from a store over real tiers, and measure TTFT (real bytes)");
   c->footer(
-      "examples:\n  neotier kv bench ../shared/data/mooncake/conversation_trace.jsonl --requests-before 1500 --count "
-      "200 --block-bytes 64K --speed-up 10\n"
-      "  neotier kv bench --synthetic chat --tiers dram=128M,ssd=1G --json out/kv.json\n"
+      "examples:\n  neotier kv bench --synthetic chat --count 40\n"
+      "  neotier kv bench --synthetic chat --tiers dram=128M,ssd=1G --json kv.json\n"
+      "  neotier kv bench chat.jsonl --requests-before 1500 --count 200 --block-bytes 64K --speed-up 10\n"
       "The defaults keep the ratio of loading to computing near that of 64 MiB blocks, an NVMe drive and an H100.");
-  c->add_option("trace", a->trace, "TRACE: Mooncake or Qwen-Bailian JSON Lines");
-  c->add_option("--synthetic", a->synthetic, "WORKLOAD of `neotier kv generate`, instead of a trace");
-  c->add_option("--seed", a->seed, "of --synthetic")->capture_default_str();
-  c->add_option("--format", a->load.format, "mooncake or bailian; default: by the first line");
-  c->add_option("--block-tokens", a->load.block_tokens, "tokens a block; default: the format's");
-  c->add_option("--first", a->first, "skip that many requests")->capture_default_str();
-  c->add_option("--count", a->count, "requests")->capture_default_str()->check(CLI::Range(1, 1000000));
-  c->add_option("--requests-before", a->bench.before, "of which the blocks are stored first, without timing them")
+  c->add_option("TRACE", a->trace, "The trace: JSON Lines of Mooncake or Qwen-Bailian");
+  c->add_option("--synthetic", a->synthetic, "A workload of `neotier kv generate`, instead of a trace")
+      ->check(one_of("workload", workloads));
+  c->add_option("--seed", a->seed, "Seed of --synthetic")->capture_default_str();
+  c->add_option("--format", a->load.format, "The trace's format. Without it: as its first line says")
+      ->check(one_of("format", {"mooncake", "bailian"}));
+  c->add_option("--block-tokens", a->load.block_tokens, "Tokens of a block. Without it: the format's own");
+  c->add_option("--first", a->first, "Requests to skip at the beginning")->capture_default_str();
+  c->add_option("--count", a->count, "Requests that are served and timed")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  c->add_option("--requests-before", a->bench.before,
+                "Requests before those, whose blocks are stored without timing them")
       ->capture_default_str()
       ->check(CLI::Range(0, 10000000));
-  c->add_option("--tiers", a->tiers, "dram=SIZE,ssd=SIZE[:file=FILE], cxl=SIZE:node=N; fastest first")
+  c->add_option("--tiers", a->tiers, "Tiers, the fastest first, as `neotier tiers` takes them")
+      ->type_name("KIND=SIZE,...")
       ->capture_default_str();
-  c->add_option("--folder", a->folder, "of SSD files that are not named; they are removed afterwards")
+  c->add_option("--folder", a->folder, "Where SSD files lie that are not named. They are removed afterwards")
+      ->type_name("FOLDER")
       ->capture_default_str();
-  c->add_option("--block-bytes", a->block_bytes, "bytes a block")->capture_default_str();
-  c->add_option("--pieces", a->bench.layers, "pieces (layers) that a block is loaded in")
+  c->add_option("--block-bytes", a->block_bytes, "Bytes of a block")->capture_default_str()->type_name("SIZE");
+  c->add_option("--pieces", a->bench.layers, "Pieces (layers) that a block is loaded in")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1024u));
-  c->add_option("--policy", a->bench.policy, "of every tier, here and in the replay")->capture_default_str();
-  c->add_option("--speed-up", a->bench.speed_up, "of arrivals")->capture_default_str()->check(CLI::Range(1e-3, 1e6));
-  c->add_option("--prefill-scale", a->bench.prefill_scale, "times the model's time to compute")
+  c->add_option("--policy", a->bench.policy,
+                "Policy of every tier, here and in the replay; `neotier kv policies` lists them")
+      ->capture_default_str()
+      ->check(one_of("policy", policies, true));
+  c->add_option("--speed-up", a->bench.speed_up, "How many times as fast requests arrive as the trace says")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-3, 1e6));
+  c->add_option("--prefill-scale", a->bench.prefill_scale, "Factor of the model's time to compute")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
-  c->add_option("--json", a->json, "write the figures to FILE");
+  add_json(*c, a->json);
   c->callback([a, &status] { status = bench_command(*a); });
 }
 

@@ -10,9 +10,11 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "model/experts.h"
 #include "model/model.h"
 #include "util/json.h"
+#include "util/output_file.h"
 #include "util/size.h"
 
 namespace neotier::cli {
@@ -26,8 +28,8 @@ using model::Extent;
 constexpr uint64_t kDirectIo = 4096;
 
 struct Arguments {
-  std::string path;
-  bool json = false, tensors = false, experts = false;
+  std::string path, json;
+  bool tensors = false, experts = false;
 };
 
 struct Usage {
@@ -154,6 +156,7 @@ void print_text(const model::Model& m, const model::ExpertMap& map, const std::m
 }
 
 int info_command(const Arguments& a) {
+  OutputFile out("--json", a.json);
   const auto m = model::open_model(a.path);
   if (!m) throw std::runtime_error(m.status().what());
   const auto map = model::find_experts(*m);
@@ -163,8 +166,8 @@ int info_command(const Arguments& a) {
     types[t.dtype->name].tensors++;
     types[t.dtype->name].bytes += t.bytes;
   }
-  if (a.json)
-    fmt::print("{}", pretty(to_json(*m, *map, types, a)));
+  if (out)
+    out.finish(pretty(to_json(*m, *map, types, a)));
   else
     print_text(*m, *map, types, a);
   return 0;
@@ -173,19 +176,21 @@ int info_command(const Arguments& a) {
 }  // namespace
 
 void add_model(CLI::App& app, int& status) {
-  CLI::App* top = app.add_subcommand("model", "what lies where in model files: GGUF, safetensors");
-  top->require_subcommand(1);
+  CLI::App* top = app.add_subcommand("model", "Read or make model files: GGUF, safetensors");
+  top->group(kModels);
+  top->footer("example:\n  neotier model make -o m.gguf --hidden 512 --ff 512\n  neotier model info m.gguf");
   auto a = std::make_shared<Arguments>();
   CLI::App* info =
-      top->add_subcommand("info", "tensors, types, and the byte ranges of each expert; reads headers only");
+      top->add_subcommand("info", "Print tensors, types, and the byte ranges of each expert; reads headers only");
   info->footer(
-      "example:\n  neotier model info gpt-oss-20b-mxfp4.gguf\n  neotier model info Qwen3-30B-A3B/ --json\n"
+      "examples:\n  neotier model info gpt-oss-20b-mxfp4.gguf\n  neotier model info Qwen3-30B-A3B/ --json -\n"
       "  neotier model info Mixtral-8x7B-Instruct-v0.1/model.safetensors.index.json --experts");
-  info->add_option("path", a->path, "FILE (.gguf, any part of a split one; .safetensors; .index.json) or a folder")
+  info->add_option("MODEL", a->path,
+                   "A file (.gguf, any part of a split one; .safetensors; .index.json) or a folder of safetensors")
       ->required();
-  info->add_flag("--json", a->json, "as JSON");
-  info->add_flag("--tensors", a->tensors, "list every tensor");
-  info->add_flag("--experts", a->experts, "list the pieces of every expert");
+  add_json(*info, a->json);
+  info->add_flag("--tensors", a->tensors, "List every tensor");
+  info->add_flag("--experts", a->experts, "List the pieces of every expert");
   info->callback([a, &status] { status = info_command(*a); });
   add_model_make(*top, status);
 }

@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/words.h"
 #include "replay/moe_analyse.h"
 #include "replay/moe_replay.h"
 #include "replay/moe_sweep.h"
@@ -272,7 +274,8 @@ int sweep_command(Arguments& a) {
   return 0;
 }
 
-int policies_command(bool json) {
+int policies_command(const std::string& file) {
+  OutputFile json("--json", file);
   ordered_json list = ordered_json::array();
   for (const neotier_placement* p : placement::policies(NEOTIER_EXPERTS)) {
     const char* role = p->flags & NEOTIER_PREDICTOR      ? "predictor"
@@ -290,105 +293,133 @@ int policies_command(bool json) {
       fmt::print("{:<30}{}={:g}  {}\n", "", p->params[i].name, p->params[i].value, p->params[i].text);
     }
   }
-  if (json) fmt::print("{}", pretty(list));
+  if (json) json.finish(pretty(list));
   return 0;
 }
 
 void add_trace_options(CLI::App& command, Arguments& a) {
-  command.add_option("DIR", a.directory, "folder with index.csv and routes.u8")->required();
-  command.add_option("--layers", a.shape.layers, "layers of the model")->capture_default_str();
-  command.add_option("--experts", a.shape.experts, "experts of a layer")->capture_default_str();
-  command.add_option("--top-k", a.shape.top_k, "experts that a token uses in a layer")->capture_default_str();
-  command.add_option("--half", a.half, "sequences at the even or the odd places of the index, or all")
+  command
+      .add_option("FOLDER", a.directory, "Recorded routing: a folder with index.csv and routes.u8 (docs/policies.md)")
+      ->required();
+  command.add_option("--layers", a.shape.layers, "Layers of the model")->capture_default_str();
+  command.add_option("--experts", a.shape.experts, "Experts of a layer")->capture_default_str();
+  command.add_option("--top-k", a.shape.top_k, "Experts that a token uses in a layer")->capture_default_str();
+  command.add_option("--half", a.half, "Sequences at the even or the odd places of the index, or all")
       ->capture_default_str()
-      ->check(CLI::IsMember({"all", "even", "odd"}));
-  command.add_option("--experts-per-layer", a.replay.experts_per_layer, "slots of each layer's cache")
+      ->check(one_of("half", {"all", "even", "odd"}));
+  command.add_option("--experts-per-layer", a.replay.experts_per_layer, "Slots of each layer's cache")
       ->capture_default_str();
 }
 
 void add_replay_options(CLI::App& command, Arguments& a) {
   add_trace_options(command, a);
-  command.add_option("--batch", a.replay.batch, "sequences decoded at a time")->capture_default_str();
-  command.add_option("--layer-ms", a.replay.layer_ms, "compute of a layer, ms")->capture_default_str();
-  command.add_option("--expert-ms", a.replay.expert_ms, "compute of one expert for one row besides, as it comes, ms")
+  command.add_option("--batch", a.replay.batch, "Sequences decoded at a time")->capture_default_str();
+  command.add_option("--layer-ms", a.replay.layer_ms, "Ms that a layer takes to compute")->capture_default_str();
+  command.add_option("--expert-ms", a.replay.expert_ms, "Ms that one expert takes besides for one row")
       ->capture_default_str();
-  command.add_option("--link-gb-s", a.replay.link_gb_s, "bandwidth to where absent experts lie, 1e9 bytes a second")
+  command.add_option("--link-gb-s", a.replay.link_gb_s, "Bandwidth to where absent experts lie, in 1e9 bytes a second")
       ->capture_default_str();
-  command.add_option("--link-us", a.replay.link_us, "what the first expert that a layer waits for takes besides, us")
+  command.add_option("--link-us", a.replay.link_us, "Us that the first expert which a layer waits for takes besides")
       ->capture_default_str();
-  command.add_option("--expert-bytes", a.replay.expert_bytes, "size of an expert's weights")->capture_default_str();
-  command.add_option("--lookahead", a.replay.lookahead, "layers ahead that are fetched for")->capture_default_str();
+  command.add_option("--expert-bytes", a.replay.expert_bytes, "Bytes of an expert's weights")->capture_default_str();
+  command.add_option("--lookahead", a.replay.lookahead, "Layers ahead that are fetched for")->capture_default_str();
+}
+
+// Policies, bounds among them, or predictors and none.
+std::vector<std::string> names(bool predictors) {
+  std::vector<std::string> found;
+  for (const neotier_placement* p : placement::policies(NEOTIER_EXPERTS)) {
+    if (((p->flags & NEOTIER_PREDICTOR) != 0) == predictors) found.emplace_back(p->name);
+  }
+  if (predictors) found.emplace_back("none");
+  return found;
 }
 
 void add_choice_options(CLI::App& command, Arguments& a) {
-  command.add_option("--policy", a.policy, "what stays (see `neotier moe policies`), or a shared library")
-      ->capture_default_str();
-  command.add_option("--predictor", a.predictor, "what is fetched ahead by, or a shared library, or none")
-      ->capture_default_str();
-  command.add_option("--param", a.policy_params, "NAME=NUMBER of the policy")->allow_extra_args(false);
-  command.add_option("--predictor-param", a.predictor_params, "NAME=NUMBER of the predictor")->allow_extra_args(false);
-  command.add_option("--seed", a.replay.seed, "seed of policies that draw")->capture_default_str();
-  command.add_option("--json", a.json, "write the figures to FILE");
+  command
+      .add_option("--policy", a.policy,
+                  "What stays in memory; `neotier moe policies` says what each is. A path is a shared library")
+      ->capture_default_str()
+      ->check(one_of("policy", names(false), true));
+  command.add_option("--predictor", a.predictor, "What is fetched ahead, or none. A path is a shared library")
+      ->capture_default_str()
+      ->check(one_of("predictor", names(true), true));
+  command.add_option("--param", a.policy_params, "A parameter of the policy. May be repeated")
+      ->allow_extra_args(false)
+      ->type_name("NAME=NUMBER");
+  command.add_option("--predictor-param", a.predictor_params, "A parameter of the predictor. May be repeated")
+      ->allow_extra_args(false)
+      ->type_name("NAME=NUMBER");
+  command.add_option("--seed", a.replay.seed, "Seed of policies that draw at random")->capture_default_str();
+  add_json(command, a.json);
 }
 
 }  // namespace
 
 void add_moe(CLI::App& app, int& status) {
   auto a = std::make_shared<Arguments>();
-  CLI::App* moe =
-      app.add_subcommand("moe", "expert weights of mixture-of-experts models: which to keep, which to fetch ahead");
-  moe->require_subcommand(1);
+  CLI::App* moe = app.add_subcommand("moe", "Choose which experts of a model to keep and which to fetch ahead");
+  moe->group(kModels);
+  moe->footer("example:\n  neotier moe bench --hidden 512 --ff 512 --tokens 16");
 
-  CLI::App* replay = moe->add_subcommand("replay", "replay recorded routing under a policy and a predictor");
+  CLI::App* replay =
+      moe->add_subcommand("replay", "Replay recorded routing under a policy and a predictor (simulated)");
   replay->footer(
-      "examples:\n  neotier moe replay ../shared/data/gpt-oss-20b-routing\n"
-      "  neotier moe replay ../shared/data/gpt-oss-20b-routing --policy lru --predictor none --experts-per-layer 12\n"
-      "  neotier moe replay DIR --layer-ms 2 --link-gb-s 12.5 --json figures.json");
+      "examples:\n  neotier moe replay ROUTES\n"
+      "  neotier moe replay ROUTES --policy lru --predictor none --experts-per-layer 12\n"
+      "  neotier moe replay ROUTES --layer-ms 2 --link-gb-s 12.5 --json figures.json");
   add_replay_options(*replay, *a);
   add_choice_options(*replay, *a);
   replay->callback([a, &status] { status = replay_command(*a); });
 
   add_moe_bench(*moe, status);
 
-  CLI::App* analyse = moe->add_subcommand("analyse", "SRP and SCH, overlap, affinity, skew of a trace");
-  analyse->footer("example:\n  neotier moe analyse ../shared/data/gpt-oss-20b-routing --json analysis.json");
+  CLI::App* analyse =
+      moe->add_subcommand("analyse", "Print how predictable recorded routing is: SRP and SCH, overlap, affinity, skew");
+  analyse->footer("example:\n  neotier moe analyse ROUTES --json analysis.json");
   add_trace_options(*analyse, *a);
-  analyse->add_option("--json", a->json, "write the figures to FILE");
+  add_json(*analyse, a->json);
   analyse->callback([a, &status] { status = analyse_command(*a); });
 
-  CLI::App* ablate = moe->add_subcommand("ablate", "replay with each signal of a policy and a predictor switched off");
+  CLI::App* ablate = moe->add_subcommand("ablate", "Replay with each signal of a policy and a predictor switched off");
   ablate->footer(
-      "examples:\n  neotier moe ablate ../shared/data/gpt-oss-20b-routing\n"
-      "  neotier moe ablate ../shared/data/gpt-oss-20b-routing --predictor none");
+      "examples:\n  neotier moe ablate ROUTES\n"
+      "  neotier moe ablate ROUTES --predictor none");
   add_replay_options(*ablate, *a);
   add_choice_options(*ablate, *a);
   ablate->callback([a, &status] { status = ablate_command(*a); });
 
-  CLI::App* sweep =
-      moe->add_subcommand("sweep", "every policy over capacities, every predictor over compute times: one HTML page");
+  CLI::App* sweep = moe->add_subcommand(
+      "sweep", "Replay every policy over capacities and every predictor over compute times, for one HTML page");
   sweep->footer(
-      "example:\n  neotier moe sweep ../shared/data/gpt-oss-20b-routing -o out/moe.html\n"
+      "example:\n  neotier moe sweep ROUTES -o moe.html\n"
       "Interrupted, the same command goes on where it was.");
   add_replay_options(*sweep, *a);
-  sweep->add_option("-o,--output", a->out, "HTML file to write")->required();
-  sweep->add_option("--json", a->json, "write the figures to FILE");
-  sweep->add_option("--policies", a->sweep.policies, "only these, separated by commas")->delimiter(',');
-  sweep->add_option("--predictors", a->sweep.predictors, "only these, separated by commas")->delimiter(',');
-  sweep->add_option("--capacities", a->sweep.capacities, "slots a layer, separated by commas")
+  add_output(*sweep, a->out, "The HTML page to write")->required();
+  add_json(*sweep, a->json);
+  sweep->add_option("--policies", a->sweep.policies, "Only these policies, separated by commas")
+      ->delimiter(',')
+      ->check(one_of("policy", names(false), true));
+  sweep->add_option("--predictors", a->sweep.predictors, "Only these predictors, separated by commas")
+      ->delimiter(',')
+      ->check(one_of("predictor", names(true), true));
+  sweep->add_option("--capacities", a->sweep.capacities, "Slots of a layer, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  sweep->add_option("--layer-times", a->sweep.layer_ms, "ms a layer, separated by commas")
+  sweep->add_option("--layer-times", a->sweep.layer_ms, "Ms that a layer takes to compute, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  sweep->add_option("--batches", a->sweep.batches, "rows, separated by commas")->delimiter(',')->capture_default_str();
+  sweep->add_option("--batches", a->sweep.batches, "Sequences decoded at a time, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
   a->sweep.parallel = std::max(1u, std::thread::hardware_concurrency());
-  sweep->add_option("--jobs", a->sweep.parallel, "replays at once")->capture_default_str()->check(CLI::Range(1u, 256u));
+  sweep->add_option("--jobs", a->sweep.parallel, "Replays at once")->capture_default_str()->check(CLI::Range(1u, 256u));
   sweep->callback([a, &status] { status = sweep_command(*a); });
 
-  CLI::App* policies = moe->add_subcommand("policies", "policies, bounds and predictors, with their parameters");
-  auto as_json = std::make_shared<bool>(false);
-  policies->add_flag("--json", *as_json, "as JSON");
-  policies->callback([as_json, &status] { status = policies_command(*as_json); });
+  CLI::App* policies = moe->add_subcommand("policies", "Print policies, bounds and predictors, with their parameters");
+  policies->footer("example:\n  neotier moe policies");
+  add_json(*policies, a->json);
+  policies->callback([a, &status] { status = policies_command(a->json); });
 }
 
 }  // namespace neotier::cli

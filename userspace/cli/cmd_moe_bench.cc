@@ -12,6 +12,8 @@
 
 #include "bench/moe_bench.h"
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/words.h"
 #include "experts/synthetic_model.h"
 #include "util/interrupt.h"
 #include "util/json.h"
@@ -260,25 +262,29 @@ int bench_command(Arguments& a) {
 }
 
 void add_shape_options(CLI::App& c, Arguments& a) {
-  c.add_option("--layers", a.shape.layers, "layers of experts")->capture_default_str();
-  c.add_option("--experts", a.shape.experts, "experts of a layer")->capture_default_str();
-  c.add_option("--top-k", a.shape.top_k, "experts that a token uses")->capture_default_str();
-  c.add_option("--hidden", a.shape.hidden, "width of the model, a multiple of 32")->capture_default_str();
-  c.add_option("--ff", a.shape.ff, "width of an expert, a multiple of 32")->capture_default_str();
-  c.add_option("--format", a.format, "f32, bf16, q8_0, q4_0 or mxfp4")->capture_default_str();
-  c.add_flag("--no-biases", a.no_biases, "experts without biases, SwiGLU; with them gpt-oss' clamped variant");
-  c.add_option("--seed", a.shape.seed, "of the weights, and of synthetic routing")->capture_default_str();
+  c.add_option("--layers", a.shape.layers, "Layers of experts")->capture_default_str();
+  c.add_option("--experts", a.shape.experts, "Experts of a layer")->capture_default_str();
+  c.add_option("--top-k", a.shape.top_k, "Experts that a token uses")->capture_default_str();
+  c.add_option("--hidden", a.shape.hidden, "Width of the model, a multiple of 32")->capture_default_str();
+  c.add_option("--ff", a.shape.ff, "Width of an expert, a multiple of 32")->capture_default_str();
+  c.add_option("--format", a.format, "Format of the weights")
+      ->capture_default_str()
+      ->check(one_of("format", {"f32", "bf16", "q8_0", "q4_0", "mxfp4"}));
+  c.add_flag("--no-biases", a.no_biases,
+             "Make experts without biases, with SwiGLU. With biases they have gpt-oss' clamped variant of it");
+  c.add_option("--seed", a.shape.seed, "Seed of the weights, and of synthetic routing")->capture_default_str();
 }
 
 }  // namespace
 
 void add_model_make(CLI::App& model, int& status) {
   auto a = std::make_shared<Arguments>();
-  CLI::App* make = model.add_subcommand("make", "write a mixture-of-experts model of random weights, as GGUF");
+  CLI::App* make = model.add_subcommand("make", "Write a mixture-of-experts model of random weights, as GGUF");
   make->footer(
-      "The defaults are gpt-oss-20b's shapes: 9.5 GiB.\nexample:\n  neotier model make /var/tmp/m.gguf --hidden 1024 "
-      "--ff 1024\n  neotier moe bench /var/tmp/m.gguf");
-  make->add_option("file", a->out, "FILE to write")->required();
+      "The defaults are gpt-oss-20b's shapes: 9.5 GiB.\nexamples:\n  neotier model make -o m.gguf --hidden 512 --ff "
+      "512\n"
+      "  neotier moe bench m.gguf");
+  add_output(*make, a->out, "The GGUF file to write")->required();
   add_shape_options(*make, *a);
   make->callback([a, &status] { status = make_command(*a); });
 }
@@ -288,45 +294,52 @@ void add_moe_bench(CLI::App& moe, int& status) {
   a->shape.hidden = a->shape.ff = 1856;
   auto& b = a->bench;
   CLI::App* c = moe.add_subcommand(
-      "bench", "time per token with real bytes: from the store, under LRU, by mmap, everything resident");
+      "bench", "Measure the time a token takes: from the store, under LRU, by mmap, everything resident (real bytes)");
   c->footer(
       "Without MODEL one of random weights is written to --folder and removed afterwards: by default gpt-oss-20b's "
       "layers "
       "and\nexperts, narrower (1856 for 2880), 4 GiB.\nexamples:\n"
-      "  neotier moe bench --routing ../shared/data/gpt-oss-20b-routing\n"
-      "  neotier moe bench gpt-oss-20b-mxfp4.gguf --experts-per-layer 12 --layer-ms 1 --json out/moe.json\n"
+      "  neotier moe bench --hidden 512 --ff 512 --tokens 16\n"
+      "  neotier moe bench gpt-oss-20b-mxfp4.gguf --experts-per-layer 12 --layer-ms 1 --json moe.json\n"
+      "  neotier moe bench --routing ROUTES\n"
       "  neotier moe bench --hidden 512 --ff 512 --backing dram --in-place");
-  c->add_option("model", a->model, "MODEL: GGUF or safetensors, as `neotier model info` takes it");
+  c->add_option("MODEL", a->model, "A model, GGUF or safetensors, as `neotier model info` takes it");
   add_shape_options(*c, *a);
-  c->add_option("--folder", a->folder, "where a model is written; on the storage to be measured")
+  c->add_option("--folder", a->folder, "Where a model is written: on the storage to be measured")
+      ->type_name("FOLDER")
       ->capture_default_str();
-  c->add_option("--routing", a->routing, "DIR of recorded routing, as of `neotier moe replay`; default: synthetic");
-  c->add_option("--experts-per-layer", b.store.slots, "slots of each layer")->capture_default_str();
-  c->add_option("--policy", a->policy, "what stays")->capture_default_str();
-  c->add_option("--predictor", a->predictor, "what is fetched ahead by, or none")->capture_default_str();
-  c->add_option("--lookahead", b.store.lookahead, "layers ahead that are fetched for")->capture_default_str();
-  c->add_option("--prefetch-limit", a->prefetch_limit, "bytes a second, 0: none")->capture_default_str();
-  c->add_option("--layer-ms", b.layer_ms, "slept before each layer, for what is not experts")
+  c->add_option("--routing", a->routing, "Recorded routing, as `neotier moe replay` takes it. Without it: synthetic")
+      ->type_name("FOLDER");
+  c->add_option("--experts-per-layer", b.store.slots, "Slots of each layer")->capture_default_str();
+  c->add_option("--policy", a->policy, "What stays in memory; `neotier moe policies` lists them")
+      ->capture_default_str();
+  c->add_option("--predictor", a->predictor, "What is fetched ahead, or none")->capture_default_str();
+  c->add_option("--lookahead", b.store.lookahead, "Layers ahead that are fetched for")->capture_default_str();
+  c->add_option("--prefetch-limit", a->prefetch_limit, "Bytes a second that are fetched ahead at most; 0: no limit")
+      ->capture_default_str()
+      ->type_name("SIZE");
+  c->add_option("--layer-ms", b.layer_ms, "Ms to sleep before each layer, for what is not experts")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e4));
-  c->add_option("--tokens", b.tokens, "measured")->capture_default_str()->check(CLI::Range(1, 1000000));
-  c->add_option("--tokens-before", b.warm, "that policies and predictors have seen before, without bytes")
+  c->add_option("--tokens", b.tokens, "Tokens that are measured")->capture_default_str()->check(CLI::Range(1, 1000000));
+  c->add_option("--tokens-before", b.warm, "Tokens before those, which policies and predictors see without any bytes")
       ->capture_default_str()
       ->check(CLI::Range(0, 10000000));
   c->add_option("--backing", a->backing,
-                "where experts without a slot lie: ssd (their files), dram (files read to "
-                "memory first)")
+                "Where experts without a slot lie: ssd (in their files), dram (in memory, read "
+                "there first)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"ssd", "dram"}));
+      ->check(one_of("backing", {"ssd", "dram"}));
   c->add_flag("--in-place", b.store.in_place,
-              "compute experts where they lie when that is over sooner; --backing dram");
+              "Compute experts where they lie when that is over sooner. For --backing dram");
   c->add_option("--stand-in-ms", a->stand_in_ms,
-                "use a resident Q4_0 copy of experts that are further away; changes results")
+                "Use a resident Q4_0 copy of experts that are further away than so many ms. Changes results")
       ->check(CLI::Range(0.0, 1e6));
-  c->add_option("--methods", b.methods, "of resident, store, lru, mmap; resident runs wherever it fits")
+  c->add_option("--methods", b.methods, "Which methods to measure; resident runs wherever it fits")
+      ->check(one_of("method", {"resident", "store", "lru", "mmap"}))
       ->delimiter(',')
       ->capture_default_str();
-  c->add_option("--json", a->json, "write the figures to FILE");
+  add_json(*c, a->json);
   c->callback([a, &status] { status = bench_command(*a); });
 }
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/words.h"
 #include "replay/pages/recording.h"
 #include "replay/pages/replay.h"
 #include "util/cpu_clock.h"
@@ -83,6 +85,12 @@ int replay(Arguments a) {
   return 0;
 }
 
+std::vector<std::string> param_names() {
+  std::vector<std::string> names;
+  for (const pages::ParamInfo& info : pages::param_table()) names.emplace_back(info.name);
+  return names;
+}
+
 std::string footer() {
   std::string text =
       "examples:\n"
@@ -107,26 +115,35 @@ std::string footer() {
 void add_replay(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* replay_command =
-      app.add_subcommand("replay", "place the pages of a recording by the module's own decisions");
+      app.add_subcommand("replay", "Place the pages of a recording by the module's own decisions");
+  replay_command->group(kServer);
+  std::vector<std::string> policies;
+  for (const pages::PolicyInfo& policy : pages::policies()) policies.emplace_back(policy.name);
   replay_command->footer(footer());
-  replay_command->add_option("RECORDING", arguments->file, "of `neotier hil record --timed --policy none`")->required();
-  replay_command->add_option("--policy", arguments->policies, "policies, separated by commas")
+  replay_command->add_option("RECORDING", arguments->file, "A recording of `neotier hil record --timed --policy none`")
+      ->required();
+  replay_command->add_option("--policy", arguments->policies, "Policies, separated by commas")
       ->delimiter(',')
       ->allow_extra_args(false)
+      ->check(one_of("policy", policies))
       ->capture_default_str();
   replay_command
-      ->add_option("--law", arguments->law, "payback, fixed, neomem or a shared library, for neotier and placebo")
+      ->add_option("--law", arguments->law,
+                   "Promotion law of neotier and placebo: payback, fixed, neomem, or a shared library")
       ->capture_default_str();
   replay_command
       ->add_option("--tracker", arguments->tracker,
-                   "device (the profiler's golden model), exact (counts of each page) or pebs (one request in 199)")
+                   "What counts: device (the profiler's golden model), exact (each page), or pebs (one request in 199)")
+      ->check(one_of("tracker", {"device", "exact", "pebs"}))
       ->capture_default_str();
-  replay_command->add_option("--param", arguments->params, "NAME=VALUE, see below; may be repeated")
-      ->allow_extra_args(false);
-  replay_command->add_option("--threads", arguments->threads, "policies at a time; 0: as many as processors")
+  replay_command->add_option("--param", arguments->params, "A parameter, of those below. May be repeated")
+      ->allow_extra_args(false)
+      ->type_name("NAME=VALUE")
+      ->check(one_of_keys("parameter", param_names()));
+  replay_command->add_option("--threads", arguments->threads, "Policies to replay at a time; 0: as many as processors")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  replay_command->add_option("--json", arguments->json, "FILE for the figures");
+  add_json(*replay_command, arguments->json);
   replay_command->callback([arguments, &status] { status = replay(*arguments); });
 }
 

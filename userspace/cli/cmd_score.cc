@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/words.h"
 #include "replay/pages/recording.h"
 #include "replay/pages/synthetic.h"
 #include "replay/synthetic.h"
@@ -202,39 +204,45 @@ void add_score(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
   Arguments& a = *arguments;
   a.options.threads = std::max(1u, std::thread::hardware_concurrency());
-  CLI::App* command = app.add_subcommand("score", "laws and placement policies: the share of an oracle that they win");
+  CLI::App* command = app.add_subcommand(
+      "score", "Score promotion laws and placement policies: the share of an oracle's gain that they win");
+  command->group(kServer);
   command->footer(footer());
   command->add_option(
       "TRACE", a.traces,
-      "recordings of pages, traces of requests, folders of routing; default: made up here, and those of "
+      "Recordings of pages, traces of requests, folders of routing. Without one: made up here, and those of "
       "$NEOTIER_DATA");
   const auto list = [&](const char* name, std::vector<std::string>& values, const char* text) {
     command->add_option(name, values, text)->delimiter(',')->allow_extra_args(false)->capture_default_str();
   };
-  list("--law", a.options.laws, "promotion laws for pages: names or shared libraries, separated by commas");
-  command->add_option("--tracker", a.options.tracker, "for pages: device, exact or pebs; see `neotier replay --help`")
+  list("--law", a.options.laws, "Promotion laws for pages: names or shared libraries, separated by commas");
+  command
+      ->add_option("--tracker", a.options.tracker, "What counts, for pages; `neotier replay --help` says what each is")
+      ->check(one_of("tracker", {"device", "exact", "pebs"}))
       ->capture_default_str();
-  list("--kv", a.options.kv, "policies for KV blocks: names or shared libraries; see `neotier kv policies`");
-  list("--experts", a.options.experts, "policies for experts: likewise; see `neotier moe policies`");
-  list("--kinds", a.kinds, "without TRACE: which kinds");
+  list("--kv", a.options.kv, "Policies for KV blocks: names or shared libraries; `neotier kv policies` lists them");
+  list("--experts", a.options.experts,
+       "Policies for experts: names or shared libraries; `neotier moe policies` lists them");
+  list("--kinds", a.kinds, "Which kinds are made up without TRACE");
   command
       ->add_option(
           "--room", a.percent,
-          "percent of a trace's blocks, or of a layer's experts, that there is room for; default: 5,20 and 25,50")
+          "Percent of a trace's blocks, or of a layer's experts, that there is room for. Without it: 5,20 and 25,50")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 100));
-  command->add_option("--param", a.params, "NAME=VALUE for pages, may be repeated; `neotier replay --help` lists them")
-      ->allow_extra_args(false);
-  command->add_option("--seed", a.seed, "of what is made up")->capture_default_str();
-  command->add_option("--fills", a.fills, "of each made-up recording")
+  command->add_option("--param", a.params, "A parameter for pages; `neotier replay --help` lists them. May be repeated")
+      ->allow_extra_args(false)
+      ->type_name("NAME=VALUE");
+  command->add_option("--seed", a.seed, "Seed of what is made up")->capture_default_str();
+  command->add_option("--fills", a.fills, "Fills of each made-up recording")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 30))
       ->capture_default_str();
-  command->add_option("--requests", a.requests, "of each made-up trace of requests; tokens of routing")
+  command->add_option("--requests", a.requests, "Requests of each made-up trace, and tokens of routing")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 30))
       ->capture_default_str();
-  command->add_option("--threads", a.options.threads, "replays at a time")->check(CLI::Range(1, 1024));
-  command->add_option("--json", a.json, "FILE for the figures");
+  command->add_option("--threads", a.options.threads, "Replays at a time")->check(CLI::Range(1, 1024));
+  add_json(*command, a.json);
   command->callback([arguments, &status] { status = run(*arguments); });
 }
 

@@ -16,9 +16,11 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "cli/top/render.h"
 #include "util/interrupt.h"
 #include "util/json.h"
+#include "util/output_file.h"
 
 // After all else: its macros are called like other people's functions.
 #define NCURSES_NOMACROS 1
@@ -32,9 +34,9 @@ using top::Figures;
 using top::Style;
 
 struct Arguments {
-  std::string socket, sysfs = kernel::kSysfsRoot;
+  std::string socket, json, sysfs = kernel::kSysfsRoot;
   double interval_s = 2;
-  bool once = false, json = false;
+  bool once = false;
 };
 
 constexpr double kShortest = 0.1, kLongest = 60;
@@ -247,16 +249,21 @@ class Top {
 
 int top_command(const Arguments& a) {
   std::setlocale(LC_ALL, "");
+  OutputFile out("--json", a.json);
   Top top(a);
-  if (!a.once && !a.json) {
+  if (!a.once && !out) {
     if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO))
-      throw std::runtime_error("top: this is no terminal; --once prints one frame, --json one object");
+      throw std::runtime_error("top: this is no terminal; --once prints one frame, --json - one object");
     top.interactive();
     return 0;
   }
   catch_interrupts();
   const Figures figures = top.once();
-  std::fputs((a.json ? pretty(to_json(figures, a.socket)) : top.text(figures)).c_str(), stdout);
+  if (out) {
+    out.finish(pretty(to_json(figures, a.socket)));
+  } else {
+    std::fputs(top.text(figures).c_str(), stdout);
+  }
   return figures.has_daemon || figures.has_kernel ? 0 : 1;
 }
 
@@ -266,20 +273,22 @@ void add_top(CLI::App& app, int& status) {
   auto a = std::make_shared<Arguments>();
   const char* socket = std::getenv("NEOTIERD_SOCKET");
   a->socket = socket ? socket : client::kDefaultSocket;
-  CLI::App* command = app.add_subcommand("top", "a live view of neotierd and of neotier.ko");
+  CLI::App* command = app.add_subcommand("top", "Show neotierd and neotier.ko live");
+  command->group(kMachine);
   command->footer(
       "examples:\n  neotier top\n  neotier top --socket /tmp/neotierd.sock --interval 0.5\n  neotier top --once\n"
-      "  neotier top --json --interval 1 | jq .daemon.rates_per_s.hits\n"
-      "keys: q quit, p pause, + - interval, t tune the kernel module (root), ? help\n"
-      "exit status of --once and --json: 1 where there is neither of the two");
-  command->add_option("--socket", a->socket, "neotierd's; the default is $NEOTIERD_SOCKET, else its usual place")
+      "  neotier top --json - --interval 1 | jq .daemon.rates_per_s.hits\n"
+      "Keys: q quits, p pauses, + and - change the interval, t tunes the kernel module (root), ? helps.\n\n"
+      "The exit status of --once and --json is 1 where there is neither of the two.");
+  command->add_option("--socket", a->socket, "The socket of neotierd; $NEOTIERD_SOCKET may name it")
+      ->type_name("FILE")
       ->capture_default_str();
-  command->add_option("--sysfs", a->sysfs, "the kernel module's folder")->capture_default_str();
-  command->add_option("--interval", a->interval_s, "seconds between two looks")
+  command->add_option("--sysfs", a->sysfs, "The kernel module's folder")->capture_default_str()->type_name("FOLDER");
+  command->add_option("--interval", a->interval_s, "Seconds between two looks")
       ->capture_default_str()
       ->check(CLI::Range(kShortest, kLongest));
-  command->add_flag("--once", a->once, "one frame as plain text, of as many columns as $COLUMNS says");
-  command->add_flag("--json", a->json, "one JSON object");
+  command->add_flag("--once", a->once, "Print one frame as plain text, of as many columns as $COLUMNS says");
+  add_json(*command, a->json);
   command->callback([a, &status] { status = top_command(*a); });
 }
 

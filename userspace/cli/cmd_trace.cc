@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "trace/reader.h"
 #include "trace/recording.h"
 #include "trace/summary.h"
@@ -30,7 +31,7 @@ namespace {
 
 struct Arguments {
   std::string in, out;
-  bool json = false;
+  std::string json;
   std::string records, addresses;
 };
 
@@ -81,20 +82,25 @@ void each_block(const fs::path& file, Act act) {
 }
 
 int info(const Arguments& a) {
+  OutputFile out("--json", a.json);
   trace::Summary summary;
   each_block(a.in, [&](auto records) {
     summary.add(records);
     return true;
   });
   const auto json = summary.json();
-  fmt::print("{}", a.json ? pretty(json) : trace::to_text(json));
+  if (out) {
+    out.finish(pretty(json));
+  } else {
+    fmt::print("{}", trace::to_text(json));
+  }
   return 0;
 }
 
 int copy(const Arguments& a) {
   const Range records = parse_range("--records", a.records), addresses = parse_range("--addresses", a.addresses);
-  refuse_input_as_output("OUT", a.in, a.out);
-  trace::Writer writer(a.out, "OUT");
+  refuse_input_as_output("--output", a.in, a.out);
+  trace::Writer writer(a.out, "--output");
   uint64_t at = 0;
   each_block(a.in, [&](auto block) {
     for (const uint64_t record : block) {
@@ -109,7 +115,7 @@ int copy(const Arguments& a) {
   });
   const uint64_t n = writer.records();
   writer.finish();
-  fmt::print(stderr, "{} records written to {}\n", n, a.out);
+  note(fmt::format("{} records written to {}", n, a.out));
   return 0;
 }
 
@@ -117,30 +123,35 @@ int copy(const Arguments& a) {
 
 void add_trace(CLI::App& app, int& status) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* trace = app.add_subcommand("trace", "memory traces: describe, convert and cut them");
-  trace->require_subcommand(1);
-  const char* const forms = ".zst is zstd, .csv is text, anything else bare little-endian 8-byte records";
+  CLI::App* trace = app.add_subcommand("trace", "Describe, convert and cut memory traces");
+  trace->group(kServer);
+  trace->footer("example:\n  neotier trace info gups.u64.zst");
+  const char* const forms = ".zst is zstd, .csv is text, any other name holds bare little-endian 8-byte records";
 
-  CLI::App* info_command = trace->add_subcommand("info", "records, pages, and how concentrated accesses are");
-  info_command->footer("example:\n  neotier trace info --json gups.u64.zst");
-  info_command->add_option("FILE", arguments->in, fmt::format("trace; {}", forms))->required();
-  info_command->add_flag("--json", arguments->json, "as JSON");
+  CLI::App* info_command =
+      trace->add_subcommand("info", "Print a trace's records and pages, and how concentrated its accesses are");
+  info_command->footer(
+      "examples:\n  neotier trace info gups.u64.zst\n  neotier trace info gups.u64.zst --json - | jq .pages");
+  info_command->add_option("FILE", arguments->in, fmt::format("The trace: {}", forms))->required();
+  add_json(*info_command, arguments->json);
   info_command->callback([arguments, &status] { status = info(*arguments); });
 
-  CLI::App* convert = trace->add_subcommand("convert", "change a trace's form, as the names say");
-  convert->footer("example:\n  neotier trace convert gups.u64.zst gups.csv");
-  convert->add_option("IN", arguments->in, fmt::format("trace; {}", forms))->required();
-  convert->add_option("OUT", arguments->out, "trace to write; likewise")->required();
+  CLI::App* convert = trace->add_subcommand("convert", "Change a trace's form, as the names of both files say");
+  convert->footer("example:\n  neotier trace convert gups.u64.zst -o gups.csv");
+  convert->add_option("IN", arguments->in, fmt::format("The trace: {}", forms))->required();
+  add_output(*convert, arguments->out, "The trace to write; its name says its form")->required();
   convert->callback([arguments, &status] { status = copy(*arguments); });
 
-  CLI::App* cut = trace->add_subcommand("cut", "keep a part of a trace");
+  CLI::App* cut = trace->add_subcommand("cut", "Keep a part of a trace");
   cut->footer(
-      "examples:\n  neotier trace cut --records 0:1000000 gups.u64.zst first.u64.zst\n"
-      "  neotier trace cut --addresses 0x100000000:0x10c000000 all.u64.zst cxl.u64.zst");
-  cut->add_option("IN", arguments->in, fmt::format("trace; {}", forms))->required();
-  cut->add_option("OUT", arguments->out, "trace to write; likewise")->required();
-  cut->add_option("--records", arguments->records, "FROM:TO, record numbers from 0; TO is left out");
-  cut->add_option("--addresses", arguments->addresses, "FROM:TO, byte addresses; TO is left out");
+      "examples:\n  neotier trace cut gups.u64.zst --records 0:1000000 -o first.u64.zst\n"
+      "  neotier trace cut all.u64.zst --addresses 0x100000000:0x10c000000 -o cxl.u64.zst");
+  cut->add_option("IN", arguments->in, fmt::format("The trace: {}", forms))->required();
+  add_output(*cut, arguments->out, "The trace to write; its name says its form")->required();
+  cut->add_option("--records", arguments->records, "Which records to keep, numbered from 0; TO is left out")
+      ->type_name("FROM:TO");
+  cut->add_option("--addresses", arguments->addresses, "Which byte addresses to keep; TO is left out")
+      ->type_name("FROM:TO");
   cut->callback([arguments, &status] {
     if (arguments->records.empty() && arguments->addresses.empty()) {
       throw std::runtime_error("trace cut: name what to keep with --records, --addresses or both");

@@ -11,6 +11,11 @@ class App;
 
 namespace neotier::cli {
 
+// Under what `neotier --help` lists a command.
+inline constexpr const char* kServer = "the emulated CXL server";
+inline constexpr const char* kModels = "KV caches and experts";
+inline constexpr const char* kMachine = "this machine's tiers, live";
+
 // Adds `neotier hil …`. The subcommand that runs leaves the exit status in `status`, which must outlive the app.
 void add_hil(CLI::App& app, int& status);
 // Adds `neotier kv …`, in the same way.

@@ -6,27 +6,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <ranges>
+
+#include "util/known.h"
 
 namespace neotier::cli {
 
 namespace {
-
-// Letters to insert, remove or replace, or neighbours to exchange (optimal string alignment).
-size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); i++) {
-    for (size_t j = 0; j <= b.size(); j++) {
-      if (i == 0 || j == 0) {
-        d[i][j] = i + j;
-        continue;
-      }
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
 
 bool has_gap(const std::string& list, char delimiter) {
   return list.empty() || list.front() == delimiter || list.back() == delimiter ||
@@ -35,17 +21,83 @@ bool has_gap(const std::string& list, char delimiter) {
 
 }  // namespace
 
-std::string nearest(const std::string& word, const std::vector<std::string>& known) {
-  std::string best;
-  size_t least = 3;
-  for (const std::string& name : known) {
-    const size_t wrong = distance(word, name);
-    if (wrong < least && 2 * wrong < std::max(word.size(), name.size())) {
-      least = wrong;
-      best = name;
-    }
+CLI::Validator one_of(const std::string& what, const std::vector<std::string>& known, bool or_library) {
+  return CLI::Validator(
+      [=](std::string& word) {
+        if (or_library && (word.find('/') != std::string::npos || word.ends_with(".so"))) return std::string();
+        return std::ranges::find(known, word) != known.end() ? std::string() : no_such(what, word, known);
+      },
+      fmt::format("{{{}}}", fmt::join(known, ",")));
+}
+
+CLI::Validator one_of_keys(const std::string& what, const std::vector<std::string>& known) {
+  return CLI::Validator(
+      [=](std::string& setting) {
+        const size_t equals = setting.find('=');
+        std::string key = setting.substr(0, equals);
+        if (key.starts_with("device") && key.find('/') != std::string::npos) key = key.substr(key.find('/') + 1);
+        // One without a value is refused with what it takes.
+        const bool fine = equals == std::string::npos || std::ranges::find(known, key) != known.end();
+        return fine ? std::string() : no_such(what, key, known);
+      },
+      "");
+}
+
+namespace {
+
+// Where help on `command` is.
+std::string see(const CLI::App& command) {
+  std::string path = command.get_name();
+  for (const CLI::App* parent = command.get_parent(); parent; parent = parent->get_parent())
+    path = parent->get_name() + " " + path;
+  return fmt::format("see `{} --help`", path);
+}
+
+// The name before an option's '='; of -oFILE the two letters.
+std::string option_name(const CLI::App& command, const std::string& word) {
+  if (word.starts_with("--")) return word.substr(0, word.find('='));
+  const std::string two = word.substr(0, 2);
+  return command.get_option_no_throw(two) ? two : word;
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
-  return best;
+  return names;
+}
+
+std::vector<std::string> command_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* below : command.get_subcommands({})) names.push_back(below->get_name());
+  return names;
+}
+
+std::string wrong_option(const CLI::App& command, const std::string& name) {
+  const std::string meant = name.starts_with("--") ? nearest(name, option_names(command)) : "";
+  const bool program = command.get_option_no_throw("PROGRAM") != nullptr;
+  return fmt::format("no option '{}'; {}{}{}", name, meant.empty() ? "" : fmt::format("did you mean '{}'? ", meant),
+                     program ? "PROGRAM and its own options come after '--'; " : "", see(command));
+}
+
+}  // namespace
+
+const CLI::App* unfinished(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* at = &app;
+  for (size_t i = 0; i < words.size(); i++) {
+    if (words[i] == "-h" || words[i] == "--help" || words[i] == "--version") return nullptr;
+    if (words[i].starts_with('-')) {
+      const CLI::Option* option = at->get_option_no_throw(option_name(*at, words[i]));
+      if (option && option->get_items_expected_max() > 0 && words[i].find('=') == std::string::npos) i++;
+      continue;
+    }
+    const auto below = at->get_subcommands({});
+    const auto next = std::ranges::find(below, words[i], [](const CLI::App* one) { return one->get_name(); });
+    if (next == below.end()) return nullptr;
+    at = *next;
+  }
+  return at->get_subcommands({}).empty() ? nullptr : at;
 }
 
 std::string wrong_word(const CLI::App& app, const std::vector<std::string>& words) {
@@ -54,39 +106,36 @@ std::string wrong_word(const CLI::App& app, const std::vector<std::string>& word
     const std::string& word = words[i];
     if (word == "--") break;
     if (word.size() > 1 && word[0] == '-') {
+      const std::string name = option_name(*at, word);
       const size_t equals = word.find('=');
-      const CLI::Option* option = at->get_option_no_throw(word.substr(0, equals));
-      if (!option) {
-        // Of a command itself the parser says so; before one it would miss the command first.
-        if (!at->get_subcommands({}).empty() && word != "-h") return fmt::format("no option '{}'", word);
-        continue;
-      }
+      const CLI::Option* option = at->get_option_no_throw(name);
+      if (!option) return wrong_option(*at, name);
       const bool takes = option->get_items_expected_max() > 0;
-      const bool apart = takes && equals == std::string::npos;
+      const bool apart = takes && equals == std::string::npos && (name == word);
       if (takes && option->get_delimiter() != '\0' && (!apart || i + 1 < words.size())) {
         const std::string list = apart ? words[i + 1] : word.substr(equals + 1);
         if (has_gap(list, option->get_delimiter()))
-          return fmt::format("{} '{}': a name is missing between two commas, before or behind one",
-                             word.substr(0, equals), list);
+          return fmt::format("{} '{}': a name is missing between two commas, before or behind one; {}", name, list,
+                             see(*at));
       }
       if (apart) i++;
       continue;
     }
     if (at->get_subcommands({}).empty()) continue;
-    std::vector<std::string> known;
     const CLI::App* next = nullptr;
     for (const CLI::App* command : at->get_subcommands({})) {
-      known.push_back(command->get_name());
-      if (known.back() == word) next = command;
+      if (command->get_name() == word) next = command;
     }
-    if (next) {
-      at = next;
-      continue;
+    if (!next) {
+      const std::vector<std::string> known = command_names(*at);
+      const std::string meant = nearest(word, known);
+      const std::string whole = at == &app ? word : fmt::format("{} {}", at->get_name(), word);
+      return fmt::format("no command '{}'; {} {}", whole,
+                         meant.empty() ? fmt::format("there are: {};", fmt::join(known, ", "))
+                                       : fmt::format("did you mean '{}'?", meant),
+                         see(*at));
     }
-    const std::string meant = nearest(word, known);
-    const std::string whole = at == &app ? word : fmt::format("{} {}", at->get_name(), word);
-    return meant.empty() ? fmt::format("no command '{}'; there are: {}", whole, fmt::join(known, ", "))
-                         : fmt::format("no command '{}'; did you mean '{}'?", whole, meant);
+    at = next;
   }
   return "";
 }

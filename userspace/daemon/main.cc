@@ -14,6 +14,8 @@
 #include <string>
 #include <thread>
 
+#include "cli/help.h"
+#include "cli/words.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/notify.h"
@@ -109,19 +111,29 @@ int serve(const std::string& file) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"neotierd: one engine, one budget of memory, for several processes"};
+  CLI::App app{"Serve one engine, and one budget of memory, to several processes", "neotierd"};
+  neotier::cli::set_manner(app);
   app.footer(
       "examples:\n  neotierd --check /etc/neotier/neotierd.toml\n  neotierd --config /etc/neotier/neotierd.toml\n"
       "  neotier top --socket /run/neotier/neotierd.sock\n"
-      "SIGHUP reads the configuration again, SIGTERM ends it. docs/neotierd.md, docs/neotierd.toml");
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("neotierd: ") + error.what() + "; --help shows what is possible\n";
-  });
-  std::string file = "/etc/neotier/neotierd.toml", check;
-  app.add_option("--config", file, "FILE, the configuration")->capture_default_str();
-  app.add_option("--check", check, "FILE, checked and not used: says everything that is wrong");
+      "SIGHUP reads the configuration again, SIGTERM ends it. docs/neotierd.md says more, and "
+      "docs/neotierd.toml has every key.");
+  std::string file = "/etc/neotier/neotierd.toml", check, share;
+  app.add_option("--config", file, "The configuration")->capture_default_str()->type_name("FILE");
+  app.add_option("--check", check, "Check this configuration, say everything that is wrong, and end")
+      ->type_name("FILE");
+  app.add_option("--write-share", share, "Write the man page and shell completion below FOLDER")->group("");
+  neotier::cli::finish_manner(app);
   try {
+    if (const std::string wrong = neotier::cli::wrong_word(app, {argv + 1, argv + argc}); !wrong.empty()) {
+      fmt::print(stderr, "neotierd: {}\n", wrong);
+      return 2;
+    }
     app.parse(argc, argv);
+    if (!share.empty()) {
+      neotier::cli::write_share(app, share);
+      return 0;
+    }
     if (check.empty()) return serve(file);
     (void)neotier::daemon::load_config(check);
     fmt::print("{}: right\n", check);

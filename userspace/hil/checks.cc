@@ -13,6 +13,7 @@
 #include "hil/policy.h"
 #include "kernel/module.h"
 #include "util/host_memory.h"
+#include "util/known.h"
 #include "util/size.h"
 
 namespace neotier::hil {
@@ -34,7 +35,7 @@ void check_knob(const std::string& setting, uint32_t devices) {
     std::vector<std::string> known;
     for (const kernel::Knob& k : kernel::knobs())
       known.push_back(k.of_device ? fmt::format("device0/{}", k.name) : k.name);
-    refuse("--knob '{}': no knob '{}'; there are: {}", setting, key, fmt::join(known, ", "));
+    refuse("--knob '{}': {}", setting, no_such("knob", key, known));
   }
   if (knob->of_device) {
     uint32_t device = 0;
@@ -46,7 +47,7 @@ void check_knob(const std::string& setting, uint32_t devices) {
   }
   const std::vector<std::string> words = kernel::known_words(*knob);
   if (!words.empty() && std::find(words.begin(), words.end(), value) == words.end())
-    refuse("--knob '{}': no {} '{}'; there are: {}", setting, knob->name, value, fmt::join(words, ", "));
+    refuse("--knob '{}': {}", setting, no_such(knob->name, value, words));
   if (const std::string expected = kernel::expected_value(*knob, value); !expected.empty())
     refuse("--knob '{}': expected {}", setting, expected);
 }

@@ -61,6 +61,12 @@ void remove_abandoned(const fs::path& place) {
 
 OutputFile::OutputFile(std::string_view option, const fs::path& file) : option_(option), file_(file) {
   if (file.empty()) return;
+  if (file == "-") {
+    std::fflush(nullptr);
+    fd_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (fd_ < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) fail(reason(errno));
+    return;
+  }
   struct stat about {};
   const bool there = stat(file.c_str(), &about) == 0;
   if (!there && errno != ENOENT && errno != ENOTDIR) fail(reason(errno));
@@ -119,7 +125,8 @@ void OutputFile::close_and_remove() {
 
 void OutputFile::fail(const std::string& why) {
   close_and_remove();
-  throw std::runtime_error((option_.empty() ? "" : option_ + ": ") + "cannot write " + file_.string() + ": " + why);
+  throw std::runtime_error((option_.empty() ? "" : option_ + ": ") + "cannot write " +
+                           (file_ == "-" ? "to standard output" : file_.string()) + ": " + why);
 }
 
 void OutputFile::open_unnamed() {

@@ -17,7 +17,8 @@ namespace neotier {
 class OutputFile {
  public:
   // Checks all that can be known now: the folder, permissions, a folder of that name, a full disk. `option` is for
-  // messages and may be empty. An empty `file` is none: write() and commit() do nothing then.
+  // messages and may be empty. An empty `file` is none: write() and commit() do nothing then. "-" is standard output;
+  // what the process prints there from now on goes to standard error, so that the two do not mix.
   OutputFile(std::string_view option, const std::filesystem::path& file);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;

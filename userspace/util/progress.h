@@ -16,12 +16,17 @@ namespace neotier {
 // could not be rewritten) or 110 columns; elsewhere a line now and then. ASCII. Not thread-safe.
 class Progress {
  public:
+  // No progress of this process is shown from now on.
+  static void silence() { silent_ = true; }
+  static bool silent() { return silent_; }
+
   // `text` in at most `columns` (more than 3).
   static std::string fitted(const std::string& text, size_t columns) {
     return text.size() <= columns ? text : text.substr(0, columns - 3) + "...";
   }
 
   void show(const std::string& whole) {
+    if (silent_) return;
     const std::string text = fitted(whole, columns());
     const auto now = std::chrono::steady_clock::now();
     if (terminal_) {
@@ -33,7 +38,7 @@ class Progress {
     std::fflush(stderr);
   }
   void clear() {
-    if (terminal_) std::fprintf(stderr, "\r\033[K");
+    if (terminal_ && !silent_) std::fprintf(stderr, "\r\033[K");
   }
 
  private:
@@ -43,6 +48,7 @@ class Progress {
     return known ? std::min<size_t>(110, size.ws_col - 1u) : 110;
   }
 
+  static inline bool silent_ = false;
   bool terminal_ = isatty(2) == 1;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
