@@ -286,8 +286,9 @@ std::string oracle_text(const Oracle& oracle) {
                : fmt::format("{} (none wins more than {})", times(p.saved_ps), times(p.at_most_ps));
   };
   std::string text = fmt::format(
-      "oracle: best placement of {} pages, {} of them in DRAM: static {}, by epochs of {} ms {}, moves free; moves at "
-      "{:.1f} us a page {}, {} promoted\n",
+      "oracle: best placement of {} pages, {} of them in DRAM\n"
+      "oracle: where moves are free: one placement {}, another every {} ms {}\n"
+      "oracle: where a move takes {:.1f} us: {}, {} promoted; 'share' is of this gain\n",
       oracle.pages, oracle.capacity, times(oracle.fixed.saved_ps), oracle.epoch_ns / 1'000'000,
       times(oracle.dynamic.saved_ps), static_cast<double>(oracle.move_ns) * 1e-3, up_to(oracle.costed),
       oracle.costed.promoted);
@@ -327,14 +328,12 @@ std::string table(const std::vector<RunResult>& runs) {
   const bool shares = std::any_of(runs.begin(), runs.end(), [](const RunResult& r) { return r.share_won; });
   if (shares) text += fmt::format(" {:>7}", "share");
   if (jump) text += fmt::format(" {:>9}", "back ms");
-  text += fmt::format(" | {:>12} {:>12} {:>9} {:>9} {:>8} {:>9}\n", "DRAM misses", "CXL misses", "promoted", "demoted",
-                      "kernel %", "model/guest");
+  text += "\n";
   for (const RunResult& run : runs) {
     if (!run.verdict.empty()) {
       text += fmt::format("{:<11} {}\n", run.options.policy, run.verdict);
       continue;
     }
-    const neotier_counters &b = run.begin, &e = run.end;
     text += fmt::format("{:<11} {:>10} {:>9} {:>10}", run.options.policy, seconds(run.modelled_ns),
                         ratio(whole(none), run.modelled_ns), recovered(run.modelled_ns, whole(none), whole(ideal)));
     if (settled) {
@@ -348,9 +347,17 @@ std::string table(const std::vector<RunResult>& runs) {
       const auto ns = recovery_ns(run);
       text += fmt::format(" {:>9}", ns ? fmt::format("{:.0f}", static_cast<double>(*ns) * 1e-6) : "never");
     }
+    text += "\n";
+  }
+  // In a table of its own, so that neither is wider than a terminal.
+  text += fmt::format("{:<11} {:>12} {:>12} {:>9} {:>9} {:>9} {:>12}\n", "", "DRAM misses", "CXL misses", "promoted",
+                      "demoted", "kernel %", "model/guest");
+  for (const RunResult& run : runs) {
+    if (!run.verdict.empty()) continue;
+    const neotier_counters &b = run.begin, &e = run.end;
     text +=
-        fmt::format(" | {:>12} {:>12} {:>9} {:>9} {:>8.2f} {:>9.2f}\n", e.fills[0] - b.fills[0],
-                    e.fills[1] - b.fills[1], run.promoted_pages, run.demoted_pages,
+        fmt::format("{:<11} {:>12} {:>12} {:>9} {:>9} {:>9.2f} {:>12.2f}\n", run.options.policy,
+                    e.fills[0] - b.fills[0], e.fills[1] - b.fills[1], run.promoted_pages, run.demoted_pages,
                     100 * static_cast<double>(e.kernel_instructions - b.kernel_instructions) /
                         static_cast<double>(std::max<uint64_t>(1, e.instructions - b.instructions)),
                     static_cast<double>(run.modelled_ns) / static_cast<double>(std::max<uint64_t>(1, run.guest_ns)));

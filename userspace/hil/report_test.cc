@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "hil/initramfs.h"
 #include "util/progress.h"
@@ -49,6 +50,22 @@ TEST(Report, TableShowsTheShareOfTheGapRecovered) {
                                   run_with("ideal", 1'000'000'000, {})});
   EXPECT_NE(text.find("90.0 %"), std::string::npos) << text;
   EXPECT_NE(text.find("1.82x"), std::string::npos) << text;
+}
+
+TEST(Report, TableIsNoWiderThanATerminal) {
+  RunResult run = run_with("numab-fast", 99'999'000'000,
+                           {phase("settled", 0), window(10), phase("jump", 10), window(40), phase("end", 40)});
+  run.options.oracle = true;
+  run.share_won = -1.5;
+  run.end.fills[0] = run.end.fills[1] = 99'999'999'999;
+  Oracle oracle;
+  oracle.pages = 10'000'000;
+  oracle.capacity = 1'000'000;
+  oracle.epoch_ns = 50'000'000;
+  oracle.modelled_ns = 99'999'000'000;
+  run.oracle = oracle;
+  std::istringstream lines(table({run_with("none", 99'999'000'000, {}), run, run_with("ideal", 1, {})}));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
 TEST(Report, JsonSaysWhatTheProfilerIsMadeOf) {

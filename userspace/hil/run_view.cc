@@ -7,6 +7,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "hil/model/device_size.h"
 #include "util/input_file.h"
 #include "util/size.h"
 
@@ -78,6 +79,10 @@ int rank(const std::string& policy) {
 
 std::string label_of(const Json& run) {
   std::string label = run["policy"];
+  // Runs that differ in it are no runs of one policy, of which a mean could be taken.
+  const Json* bits = at(run, "/profiler/asked_bits_per_page");
+  if (bits && !(bits->is_number() && bits->get<double>() == kDeviceBitsPerPage))
+    label += " device-bits-per-page=" + text_at(run, "/profiler/asked_bits_per_page");
   const Json* knobs = at(run, "/knobs");
   if (!knobs || !knobs->is_array()) return label;
   for (const Json& knob : *knobs) {

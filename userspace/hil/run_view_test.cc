@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hil/run_view.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "hil/timeline_charts.h"
+#include "util/temporary_folder.h"
+
+namespace fs = std::filesystem;
 
 namespace neotier::hil {
 namespace {
@@ -57,6 +67,40 @@ TEST(RunView, OtherSettingsAreAnotherGroupAndOtherKnobsAnotherLine) {
   EXPECT_NE(groups[0].title, groups[1].title) << "the reader must see which is which";
   ASSERT_EQ(groups[0].policies.size(), 3u);
   EXPECT_EQ(groups[0].policies[1].label, "neotier policy=neomem");
+}
+
+TEST(RunView, DevicesOfOtherSizesAreOtherLines) {
+  const auto with = [](const Json& bits) {
+    return run("neotier", 1, 1, {{"profiler", {{"asked_bits_per_page", bits}}}});
+  };
+  const std::vector<LoadedRun> runs = {with(4.5), with(2.25), with("full")};
+  const auto groups = group_runs(runs);
+  ASSERT_EQ(groups.size(), 1u);
+  ASSERT_EQ(groups[0].policies.size(), 3u);
+  std::vector<std::string> labels;
+  for (const PolicyRuns& policy : groups[0].policies) labels.push_back(policy.label);
+  EXPECT_THAT(labels, testing::UnorderedElementsAre("neotier", "neotier device-bits-per-page=2.25",
+                                                    "neotier device-bits-per-page=full"));
+}
+
+TEST(RunView, WhatIsNotDrawnSaysWhy) {
+  const TemporaryFolder library;
+  fs::create_directories(library.path() / "report");
+  for (const char* file : {"echarts.min.js", "LICENSE", "NOTICE"})
+    std::ofstream(library.path() / "report" / file) << " ";
+  setenv("NEOTIER_BUILD", library.path().c_str(), 1);
+  const auto text = [](const std::vector<LoadedRun>& runs) {
+    report::Page page("title", "lead");
+    for (const Group& group : group_runs(runs)) timeline_charts(page, group);
+    return page.html();
+  };
+  EXPECT_NE(text({run("none", 1, 1)}).find("compare --moves --json FILE"), std::string::npos) << "nothing over time";
+  const Json timeline = {{"step_ns", 1e6},           {"end_ns", 2e6},      {"cxl_fills", {1, 2}},
+                         {"cxl_writebacks", {1, 2}}, {"promoted", {0, 0}}, {"demoted", {0, 0}}};
+  const std::string still = text({run("neotier", 1, 1, {{"timeline", timeline}, {"remark", "it fits in DRAM"}})});
+  EXPECT_NE(still.find("no policy here moved a page. neotier: it fits in DRAM."), std::string::npos);
+  EXPECT_NE(still.find("does not mark windows"), std::string::npos);
+  unsetenv("NEOTIER_BUILD");
 }
 
 TEST(RunView, ARunThatDiedBelongsToItsProgram) {

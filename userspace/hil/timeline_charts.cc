@@ -22,6 +22,9 @@ constexpr size_t kHeatmaps = 4;
 
 bool is_bound(const std::string& policy) { return policy == "all-dram" || policy == "ideal" || policy == "all-cxl"; }
 
+constexpr const char* kNoTimeline =
+    "Not drawn: these runs have no figures over time. `neotier hil compare --moves --json FILE` makes some.";
+
 const Json kTimeAxis = {{"name", "modelled time"}, {"unit", "s"}};
 
 struct Series {
@@ -81,7 +84,7 @@ void traffic(Page& page, const Group& group) {
     }
     lines.push_back(line(policy, std::move(points)));
   }
-  if (lines.empty()) return;
+  if (lines.empty()) return page.absent("Slow-tier traffic", kNoTimeline);
   page.chart({{"kind", "lines"},
               {"title", "Slow-tier traffic"},
               {"note", "Line fills from and write-backs to CXL memory. A policy that works lets this fall."},
@@ -114,14 +117,29 @@ Json moved_chart(const Group& group, const char* key, const char* title) {
           {"series", lines}};
 }
 
+// Nothing moved, or nobody looked.
+std::string why_no_moves(const Group& group) {
+  bool looked = false;
+  std::string remarks;
+  for (const PolicyRuns& policy : group.policies) {
+    const Json* run = policy.sampled();
+    if (!run || is_bound(policy.policy)) continue;
+    looked |= series_at(*run, "promoted").has_value();
+    if (run->contains("remark"))
+      remarks += fmt::format("{}{}: {}", remarks.empty() ? " " : "; ", policy.label, text_at(*run, "/remark"));
+  }
+  if (!looked) return "Not drawn: these runs did not look at pages over time. `neotier hil compare --moves` does.";
+  return fmt::format("Not drawn: no policy here moved a page.{}{}", remarks, remarks.empty() ? "" : ".");
+}
+
 void moves(Page& page, const Group& group) {
   const Json promoted = moved_chart(group, "promoted", "Pages promoted and demoted");
   const Json demoted = moved_chart(group, "demoted", "Pages promoted and demoted");
-  // An empty plot says nothing; the table says why nothing was promoted.
   std::vector<std::pair<std::string, Json>> charts;
   if (!promoted["series"].empty()) charts.emplace_back("promoted", promoted);
   if (!demoted["series"].empty()) charts.emplace_back("demoted", demoted);
-  if (!charts.empty()) page.choice("direction", std::move(charts));
+  if (!charts.empty()) return page.choice("direction", std::move(charts));
+  page.absent("Pages promoted and demoted", why_no_moves(group));
 }
 
 void windows(Page& page, const Group& group) {
@@ -153,7 +171,9 @@ void windows(Page& page, const Group& group) {
     if (marked.empty() || policy.policy == "neotier") marked = policy.policy;
     lines.push_back(line(policy, std::move(points)));
   }
-  if (lines.empty()) return;
+  if (lines.empty())
+    return page.absent("Progress of the program",
+                       "Not drawn: this program does not mark windows of its work. GUPS does.");
   page.chart(
       {{"kind", "lines"},
        {"title", "Progress of the program"},
@@ -201,6 +221,10 @@ void accuracy(Page& page, const Group& group) {
       "Recall: of the pages whose exact count reached the threshold in an epoch, the share that was reported.");
   add("weighted", "reported_requests", "top_requests",
       "Accesses of the pages reported in an epoch over those of as many truly hottest.");
+  if (charts.empty())
+    return page.absent("Device reports against exact counts",
+                       "Not drawn: in these runs no device reported a page whose true count is known, or they have no "
+                       "figures over time (--timeline).");
   page.choice("measure", std::move(charts));
 }
 
@@ -254,12 +278,23 @@ void heatmaps(Page& page, const Group& group) {
   for (const PolicyRuns* policy : wanted) {
     if (auto chart = heatmap(*policy->sampled())) charts.emplace_back(policy->label, std::move(*chart));
   }
+  if (charts.empty()) return page.absent("Page hotness over time", kNoTimeline);
   page.choice("policy", std::move(charts));
 }
 
 }  // namespace
 
 void timeline_charts(Page& page, const Group& group) {
+  if (std::all_of(group.policies.begin(), group.policies.end(),
+                  [](const PolicyRuns& policy) { return policy.runs.empty(); }))
+    return;  // the table says how they failed
+  // One sentence for all of them, where there is none of them.
+  const bool sampled = std::any_of(group.policies.begin(), group.policies.end(),
+                                   [](const PolicyRuns& policy) { return policy.sampled() != nullptr; });
+  if (!sampled) {
+    windows(page, group);
+    return page.absent("Over time", kNoTimeline);
+  }
   traffic(page, group);
   windows(page, group);
   moves(page, group);

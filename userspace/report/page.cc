@@ -164,6 +164,12 @@ void Page::chart(Json chart) {
       title, note, title, add_chart(std::move(chart)));
 }
 
+void Page::absent(const std::string& title, const std::string& why) {
+  begin_block(true);
+  body_ += fmt::format("<figure class=\"absent\"><figcaption><b>{}</b> <span>{}</span></figcaption></figure>\n",
+                       escape_html(title), escape_html(why));
+}
+
 void Page::choice(const std::string& label, std::vector<std::pair<std::string, Json>> charts, size_t chosen) {
   if (charts.empty()) return;
   begin_block(true);

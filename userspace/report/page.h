@@ -51,6 +51,8 @@ class Page {
   void table(const std::string& caption, const std::vector<std::string>& columns,
              const std::vector<std::vector<std::string>>& rows);
   void definitions(const std::vector<Definition>& list);
+  // In the place of a chart that there is nothing for: why.
+  void absent(const std::string& title, const std::string& why);
   // Neighbouring charts share a line where the window is wide enough. Throws std::invalid_argument on an unknown kind.
   void chart(Json chart);
   // One of several charts is shown, the reader chooses by its name; `chosen` is shown first.

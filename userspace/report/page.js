@@ -72,6 +72,9 @@
     const bounds = chart.bounds || [];
     const format = with_unit(chart.unit);
     const longest = Math.max(...chart.categories.map((name) => name.length));
+    // Names are whole: where one is too wide it goes on in the next line, and its bar gets the room.
+    const names = Math.min(Math.ceil(longest * 7.2), Math.floor(width * .38));
+    const rows = Math.ceil(longest * 7.2 / names);
     const top = many ? 17 * legend_rows(chart.series.map((s) => s.name), width) + 7 : bounds.length ? 20 : 4;
     // Parts of a stack are no names that other charts have.
     const own = (name, at) => chart.stacked ? palette[theme()][(at + 9) % palette.light.length] : colour(name);
@@ -113,16 +116,16 @@
     }
     const group = chart.stacked ? 1 : chart.series.length;
     return {
-      height: top + 44 + chart.categories.length * Math.max(30, 20 * group + 8),
+      height: top + 44 + chart.categories.length * Math.max(30, 20 * group + 8, 15 * rows + 8),
       option: {
         ...common(), series,
         legend: many ? { ...common().legend, data: chart.series.map((s) => s.name) } : { show: false },
         tooltip: { ...common().tooltip, trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: format,
           formatter: undefined },
-        grid: { left: 8, right: chart.stacked ? 20 : 64, top: top + 6, bottom: 4, containLabel: true },
+        grid: { left: names + 16, right: chart.stacked ? 20 : 64, top: top + 6, bottom: 24 },
         xAxis: { type: "value", axisLabel: { ...label(), formatter: format }, splitLine: rule(), splitNumber: width < 500 ? 3 : 5 },
         yAxis: { type: "category", inverse: true, data: chart.categories, axisTick: { show: false }, axisLine: rule(),
-          axisLabel: { color: css("--ink"), fontSize: 12, width: Math.min(longest * 8, width * .38), overflow: "truncate" } },
+          axisLabel: { color: css("--ink"), fontSize: 12, lineHeight: 14, width: names, overflow: "breakAll" } },
       },
     };
   }
@@ -142,7 +145,8 @@
     if (chart.marks && series.length) {
       series[0].markLine = {
         symbol: "none", silent: true, lineStyle: { type: "dotted", color: css("--soft") },
-        label: { formatter: (p) => p.name, color: css("--soft"), fontSize: 11 },
+        // Along its line: two phases may begin side by side.
+        label: { formatter: (p) => p.name, color: css("--soft"), fontSize: 11, position: "insideEndTop" },
         data: chart.marks.map((m) => ({ name: m.name, xAxis: m.x })),
       };
     }
