@@ -192,7 +192,8 @@ void print(const Arguments& a, const MoeBenchResult& r, const std::string& routi
       "stall: share of the time over the first method's. hits: experts that held a slot when their layer began; on "
       "time: and were there.\n"
       "predicted: mean ms a token, and waiting, by the replay (`neotier moe replay`) from the same run's compute time "
-      "and the link\nmeasured before and after it (GB/s; + us: more for the first of those loaded together).\n");
+      "and the link\nmeasured before and after it. GB/s: the link; + us: what the first of several loads takes "
+      "besides.\n");
   for (const MoeMethod& m : r.methods) {
     const auto& c = m.counters;
     if (c.in_place > 0) fmt::print("{}: {} experts were computed where they lie\n", m.name, c.in_place);
