@@ -27,7 +27,7 @@ build: configure ## build everything: programs in build/bin, the module in build
 run: configure ## the main job, some ten minutes: programs on the emulated CXL server, experts and KV blocks; plots in out/report.html
 	@echo "Building what it needs: the first time some four minutes on two idle cores."
 	@cmake --build --preset release -j $(JOBS) --target $(RUN_NEEDS)
-	@$(MAKE) -s -j $(JOBS) -C kmod KERNEL=6.12 BUILD=$(CURDIR)/build/kmod
+	@$(MAKE) -s -C kmod KERNEL=6.12 BUILD=$(CURDIR)/build/kmod
 	@scripts/demo
 
 test: build ## all tests; ends with 'N passed, N failed, N skipped'

@@ -74,7 +74,7 @@
     const longest = Math.max(...chart.categories.map((name) => name.length));
     // Names are whole: where one is too wide it goes on in the next line, and its bar gets the room.
     const names = Math.min(Math.ceil(longest * 7.2), Math.floor(width * .38));
-    const rows = Math.ceil(longest * 7.2 / names);
+    const rows = Math.ceil(longest * 7.2 / names) + (longest * 7.2 > names ? 1 : 0);
     const top = many ? 17 * legend_rows(chart.series.map((s) => s.name), width) + 7 : bounds.length ? 20 : 4;
     // Parts of a stack are no names that other charts have.
     const own = (name, at) => chart.stacked ? palette[theme()][(at + 9) % palette.light.length] : colour(name);
@@ -125,7 +125,7 @@
         grid: { left: names + 16, right: chart.stacked ? 20 : 64, top: top + 6, bottom: 24 },
         xAxis: { type: "value", axisLabel: { ...label(), formatter: format }, splitLine: rule(), splitNumber: width < 500 ? 3 : 5 },
         yAxis: { type: "category", inverse: true, data: chart.categories, axisTick: { show: false }, axisLine: rule(),
-          axisLabel: { color: css("--ink"), fontSize: 12, lineHeight: 14, width: names, overflow: "breakAll" } },
+          axisLabel: { color: css("--ink"), fontSize: 12, lineHeight: 14, width: names, overflow: "break" } },
       },
     };
   }
