@@ -71,6 +71,8 @@ static int arc_admit(void *state, const struct neotier_event *event, uint32_t in
 	double capacity = (double)s->base.capacity, step;
 
 	s->from_b2 = s->base.place[object] == ARC_B2;
+	if (event->kind != NEOTIER_EVENT_DEMAND)
+		return 1;
 	if (s->base.place[object] == ARC_B1) {
 		step = s->b1.size >= s->b2.size ? 1 : (double)s->b2.size / s->b1.size;
 		s->target = s->target + step < capacity ? s->target + step : capacity;

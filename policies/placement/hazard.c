@@ -208,19 +208,47 @@ static void hazard_event(void *state, const struct neotier_event *event)
 	}
 }
 
+static uint32_t hazard_class_of(const struct hazard *s, const uint32_t *value)
+{
+	uint32_t signal, class = 0;
+
+	for (signal = 0; signal < SIGNALS; signal++)
+		class = class * s->radix[signal] + (s->radix[signal] > 1 ? value[signal] : 0);
+	return class;
+}
+
 static uint32_t hazard_class(const struct hazard *s, uint32_t object, uint32_t position, uint64_t own)
 {
-	uint32_t end = s->request_blocks - 1 - position, count = s->count[object], turn = s->request_turn;
-	uint32_t signal, class = 0, value[SIGNALS];
+	uint32_t end = s->request_blocks - 1 - position, count = s->count[object], turn = s->request_turn, value[SIGNALS];
 
 	value[END] = end < 2 ? end : 2;
 	value[COUNT] = count <= 2 ? count - 1 : hazard_half_octave(count - 1) - 1; /* 255, the most, gives 15 */
 	value[TURN] = turn <= 1 ? 0 : turn <= 3 ? turn - 1 : turn <= 5 ? 3 : 4;
 	value[FRESH] = s->fresh.value[hazard_half_octave(s->request_fresh)];
 	value[OWN] = own == 0 ? 0 : 1 + s->own.value[(uint32_t)s->mean[object]];
-	for (signal = 0; signal < SIGNALS; signal++)
-		class = class * s->radix[signal] + (s->radix[signal] > 1 ? value[signal] : 0);
-	return class;
+	return hazard_class_of(s, value);
+}
+
+/* What no request here has used, and another tier or a former process brings: as a block in a request's middle, used once, now. */
+static void hazard_meet(struct hazard *s, uint32_t object)
+{
+	uint32_t value[SIGNALS] = { [END] = 2 };
+
+	s->count[object] = 1;
+	s->turn[object] = 0;
+	s->mean[object] = 0;
+	s->slot[object] = (uint16_t)hazard_slot(s, hazard_class_of(s, value));
+	s->touched[object] = s->clock;
+}
+
+/* The bucket of a block that is not held: those that are go on by hazard_age(). */
+static uint32_t hazard_bucket(const struct hazard *s, uint32_t object)
+{
+	uint32_t bucket = 0;
+
+	while (bucket + 1 < BUCKETS && s->clock - s->touched[object] >= s->edge[bucket + 1])
+		bucket++;
+	return bucket;
 }
 
 /* `own`: references since the block's last touch; 0: there was none. */
@@ -297,13 +325,18 @@ static uint32_t hazard_lowest(struct hazard *s)
 static int hazard_admit(void *state, const struct neotier_event *event, uint32_t index)
 {
 	struct hazard *s = state;
-	uint32_t object = event->access[index].object, lowest;
+	uint32_t object = event->access[index].object, bucket = 0, lowest;
 
-	hazard_touch(s, event, index);
+	if (event->kind == NEOTIER_EVENT_DEMAND)
+		hazard_touch(s, event, index);
+	else if (s->count[object] == 0)
+		return 1;
+	else
+		bucket = hazard_bucket(s, object);
 	if (s->held < s->base.capacity || s->params[P_ADMISSION] == 0)
 		return 1;
 	lowest = hazard_lowest(s);
-	return lowest == NEOTIER_NO_OBJECT || s->worth[s->slot[object] * BUCKETS] >= s->worth[lowest];
+	return lowest == NEOTIER_NO_OBJECT || s->worth[s->slot[object] * BUCKETS + bucket] >= s->worth[lowest];
 }
 
 static int hazard_insert(void *state, const struct neotier_event *event, uint32_t index)
@@ -315,6 +348,11 @@ static int hazard_insert(void *state, const struct neotier_event *event, uint32_
 		return NEOTIER_REFUSED;
 	s->base.place[object] = NT_HELD;
 	s->held++;
+	if (event->kind != NEOTIER_EVENT_DEMAND) {
+		if (s->count[object] == 0)
+			hazard_meet(s, object);
+		s->bucket[object] = (uint8_t)hazard_bucket(s, object);
+	}
 	hazard_add(s, object);
 	return NEOTIER_OK;
 }

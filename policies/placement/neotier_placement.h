@@ -14,7 +14,8 @@
  *   per object, in event order:     on_hit                                              where it is resident
  *                                   admit, [victims, on_remove(EVICTED)...,] on_insert   where it is not
  *   prefetch                        once, where the host can fetch ahead; what it fetches comes back through
- *                                   [victims, on_remove...,] on_insert with an event of kind NEOTIER_EVENT_PREFETCH
+ *                                   [victims, on_remove...,] on_insert with an event of kind NEOTIER_EVENT_PREFETCH,
+ *                                   and so does what moves here from another tier; either may come within an event
  * An object that occurs again in the event is a hit of its own, unless the event's own inserts have evicted it meanwhile. Experts
  * are event-atomic: the host pins (NEOTIER_PINNED) what the event uses; each distinct expert is touched once, at its first use.
  *
@@ -173,7 +174,11 @@ struct neotier_placement {
 	 * Changes no residency: on_remove follows for those that the host does evict.
 	 */
 	uint32_t (*victims)(void *state, const struct neotier_event *event, uint32_t index, uint32_t want, uint32_t *out);
-	/* Optional (NULL: everything is let in). Asked once per miss. 1: insert event->access[index], 0: serve without keeping. */
+	/*
+	 * Optional (NULL: everything is let in). Asked once per miss. 1: insert event->access[index], 0: serve without keeping. A 1 may
+	 * come to nothing: the host has no room, or not the bytes. With an event of kind NEOTIER_EVENT_PREFETCH, which on_event has
+	 * not seen: whether to take in what another tier gives up; that is no use of it.
+	 */
 	int (*admit)(void *state, const struct neotier_event *event, uint32_t index);
 	/*
 	 * Optional. After the event was served: which objects the groups asked for are probable to use, in any order, each once;

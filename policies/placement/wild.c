@@ -123,8 +123,13 @@ static int wild_insert(void *state, const struct neotier_event *event, uint32_t 
 	if (!nt_may_insert(&s->base, object))
 		return NEOTIER_REFUSED;
 	s->base.place[object] = NT_HELD;
-	wild_touch(s, event, object);
-	wild_add(s, object);
+	/* What moves here is no use of it; but of what was never seen here this is all there is to know. */
+	if (event->kind == NEOTIER_EVENT_DEMAND || !s->seen[object])
+		wild_touch(s, event, object);
+	if (event->kind == NEOTIER_EVENT_DEMAND)
+		wild_add(s, object);
+	else
+		nt_list_push_front(&s->lists[s->category[object]], s->links, object);
 	return NEOTIER_OK;
 }
 

@@ -122,7 +122,7 @@ EngineFigures bench_engine(const EngineBenchOptions& options) {
     TierId at = n < dram ? 0 : n < 2 * dram ? 1 : 2;
     const Result<Extent> extent = catalogue.tier(at).allocate(key, kObjectBytes);
     if (!extent) throw std::runtime_error(extent.status().what());
-    catalogue.insert_copy(*handle, at, *extent, 0, false);
+    catalogue.insert_copy(*handle, at, *extent, 0, true);
   }
   EngineFigures figures;
   figures.objects = options.objects;
@@ -153,7 +153,7 @@ EngineFigures bench_engine(const EngineBenchOptions& options) {
     engine.planner().make_room(0, 0, 64 * kObjectBytes, MoveClass::kDemand, 0, plan);
     planned += plan.size();
     // Used: they go to the front, and the next round sees others.
-    for (const Planned& p : plan) catalogue.hit(p.object, 0);
+    for (const Planned& p : plan) (void)catalogue.use_alone(p.object, 0);
   });
   figures.plan_ns = round_ns * static_cast<double>(rounds) / static_cast<double>(planned);
 

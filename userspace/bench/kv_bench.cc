@@ -115,7 +115,7 @@ class Bench {
       require(found.status());
       keep(r, keys, *found);
     }
-    result_.stored = result_.no_room = 0;
+    result_.stored = result_.passed = result_.no_room = 0;
     const auto begin = Clock::now();
     const uint64_t first_ns = trace_.requests[o_.before].time_ns;
     for (size_t i = o_.before; i < trace_.requests.size(); i++) {
@@ -260,6 +260,7 @@ class Bench {
     const std::vector<const std::byte*> from(made.begin(), made.end());
     const StoreResult stored = store_->store(session_, keys, from);
     result_.stored += stored.stored;
+    result_.passed += stored.passed;
     result_.no_room += !stored.status.is_ok();
   }
 

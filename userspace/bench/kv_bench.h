@@ -17,8 +17,8 @@ namespace neotier::kv {
 struct KvBenchOptions {
   std::string tiers;  // as engine/tiers/make_tiers.h takes them, fastest first
   uint64_t block_bytes = 512 << 10;
-  uint32_t layers = 4;  // a block is loaded so many pieces; block_bytes is a multiple
-  std::string policy = "lru";
+  uint32_t layers = 4;                                   // a block is loaded so many pieces; block_bytes is a multiple
+  std::string policy = placement::kRecommendedKvPolicy;  // of every tier
   uint64_t before = 0;          // requests whose blocks are stored first; neither timed nor counted
   double speed_up = 1;          // of the trace's arrivals
   double prefill_scale = 0.05;  // of replay::prefill_ns()
@@ -32,7 +32,7 @@ struct Quantiles {
 
 struct KvBenchResult {
   std::vector<replay::Tier> tiers;  // with measured links, and what they hold below their watermark
-  uint64_t requests = 0, block_refs = 0, prefix_hits = 0, loaded = 0, stored = 0, no_room = 0;
+  uint64_t requests = 0, block_refs = 0, prefix_hits = 0, loaded = 0, stored = 0, passed = 0, no_room = 0;
   std::vector<uint64_t> loaded_from;  // blocks, by tier
   uint64_t wrong_blocks = 0;          // bytes that were not those stored
   uint64_t failed_blocks = 0;         // were there and could not be loaded

@@ -74,9 +74,9 @@ int status_command(const Arguments& arguments) {
     std::fputs(engine::prometheus_text(status).c_str(), stdout);
   } else {
     for (const engine::TierStatus& t : status.tiers) {
-      fmt::print("{:<12} {}{}: {} of {} used, {} objects\n", t.info.name,
+      fmt::print("{:<12} {}{}: {} of {} used, {} objects, policy {}\n", t.info.name,
                  t.in_service ? "in service" : "out of service", t.info.stand_in ? ", a stand-in" : "",
-                 format_size(t.usage.used_bytes), format_size(t.info.capacity_bytes), t.objects);
+                 format_size(t.usage.used_bytes), format_size(t.info.capacity_bytes), t.objects, t.policy);
     }
     fmt::print("objects: {} of {}; {:.0f} bytes of index and policies each when full\n", status.objects,
                status.max_objects, status.overhead_bytes_per_object);

@@ -34,7 +34,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using replay::KvTrace;
 
-constexpr const char* kRecommended = "hazard";
+constexpr const char* kRecommended = placement::kRecommendedKvPolicy;
 
 struct Arguments {
   std::string trace, json, page, policy = kRecommended, tiers, links, block_bytes = "0";

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -32,7 +33,7 @@ using kv::KvBenchResult;
 using kv::Quantiles;
 
 struct Arguments {
-  std::string trace, tiers = "dram=256M,ssd=1G", block_bytes = "512K", synthetic, json;
+  std::string trace, tiers = "dram=256M,ssd=1G", block_bytes = "512K", synthetic, against, json;
   fs::path folder = "/var/tmp";
   uint64_t first = 0, count = 300, seed = 1;
   replay::LoadOptions load;
@@ -79,6 +80,7 @@ Json to_json(const Arguments& a, const KvBenchResult& r) {
             {"prefix_hits_replay", r.replay.prefix_hits},
             {"blocks_loaded", r.loaded},
             {"blocks_stored", r.stored},
+            {"blocks_passed", r.passed},
             {"blocks_failed", r.failed_blocks},
             {"blocks_wrong", r.wrong_blocks}};
   j["tiers"] = Json::array();
@@ -141,6 +143,18 @@ void print(const Arguments& a, const KvBenchResult& r, uint32_t block_tokens) {
   if (r.no_room > 0) fmt::print("{} requests found no room for all of their blocks\n", r.no_room);
 }
 
+// What the policy won: the same requests, the same tiers, real bytes under both.
+void print_against(const Arguments& a, const KvBenchResult& r, const KvBenchResult& other) {
+  const auto share = [](const KvBenchResult& x) {
+    return x.block_refs ? static_cast<double>(x.prefix_hits) / static_cast<double>(x.block_refs) : 0;
+  };
+  fmt::print(
+      "\n{} against {}: {:.1f} % of the blocks found for {:.1f} %, {} blocks loaded for {}, TTFT {:.1f} ms for {:.1f} "
+      "ms\n",
+      a.bench.policy, a.against, 100 * share(r), 100 * share(other), r.loaded, other.loaded, r.ttft_ms.mean,
+      other.ttft_ms.mean);
+}
+
 int bench_command(Arguments& a) {
   OutputFile out("--json", a.json);
   catch_interrupts();
@@ -151,19 +165,36 @@ int bench_command(Arguments& a) {
   Progress progress;
   a.bench.cancelled = interrupted;
   a.bench.progress = [&](const std::string& text) { progress.show(text); };
-  const engine::ScratchTiers tiers(a.tiers, a.folder);
-  a.bench.tiers = tiers.text();
-  KvBenchResult r;
-  try {
-    r = kv::run_kv_bench(trace, a.bench);
-  } catch (...) {
-    progress.clear();
-    throw;
+  const auto run = [&](const std::string& policy) {
+    const engine::ScratchTiers tiers(a.tiers, a.folder);
+    kv::KvBenchOptions options = a.bench;
+    options.tiers = tiers.text();
+    options.policy = policy;
+    try {
+      return kv::run_kv_bench(trace, options);
+    } catch (...) {
+      progress.clear();
+      throw;
+    }
+  };
+  std::optional<KvBenchResult> other;
+  if (!a.against.empty()) {
+    (void)placement::find_policy(a.against, NEOTIER_KV);
+    other = run(a.against);
   }
+  const KvBenchResult r = run(a.bench.policy);
   progress.clear();
   print(a, r, trace.block_tokens);
-  if (out) out.finish(pretty(to_json(a, r)));
-  if (r.wrong_blocks > 0) throw std::runtime_error("loaded bytes are not those stored; this is a bug");
+  Json json = to_json(a, r);
+  if (other) {
+    print_against(a, r, *other);
+    Arguments theirs = a;
+    theirs.bench.policy = a.against;
+    json["against"] = to_json(theirs, *other);
+  }
+  if (out) out.finish(pretty(json));
+  if (r.wrong_blocks > 0 || (other && other->wrong_blocks > 0))
+    throw std::runtime_error("loaded bytes are not those stored; this is a bug");
   return 0;
 }
 
@@ -209,6 +240,8 @@ void add_kv_bench(CLI::App& kv, int& status) {
   c->add_option("--policy", a->bench.policy,
                 "Policy of every tier, here and in the replay; `neotier kv policies` lists them")
       ->capture_default_str()
+      ->check(one_of("policy", policies, true));
+  c->add_option("--against", a->against, "Policy under which the same runs first; what the other one wins over it is said")
       ->check(one_of("policy", policies, true));
   c->add_option("--speed-up", a->bench.speed_up, "How many times as fast requests arrive as the trace says")
       ->capture_default_str()

@@ -44,7 +44,7 @@ struct Arguments {
   fs::path directory;
   replay::RoutingShape shape;
   std::string half = "all";
-  std::string policy = "learned", predictor = "learned";
+  std::string policy = placement::kRecommendedExpertPolicy, predictor = "learned";
   std::vector<std::string> policy_params, predictor_params;
   MoeOptions replay;
   std::string json;

@@ -36,7 +36,8 @@ using experts::SyntheticModel;
 struct Arguments {
   std::string model, json, routing, format = "mxfp4", out;
   fs::path folder = "/var/tmp";
-  std::string policy = "learned", predictor = "learned", backing = "ssd", prefetch_limit = "0";
+  std::string policy = placement::kRecommendedExpertPolicy, predictor = "learned", backing = "ssd",
+              prefetch_limit = "0";
   bool no_biases = false;
   double stand_in_ms = -1;
   SyntheticModel shape;

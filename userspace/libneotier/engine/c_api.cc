@@ -43,6 +43,7 @@ EngineConfig engine_config(const neotier_config& c) {
   config.seed = c.seed;
   config.events = c.events;
   config.discard = c.discard != 0;
+  config.history = c.history;
   config.measure = !c.no_probes;
   Knobs& knobs = config.knobs;
   if (c.hysteresis_ms) knobs.hysteresis_ms = c.hysteresis_ms;

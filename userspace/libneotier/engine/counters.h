@@ -14,6 +14,8 @@ namespace neotier::engine {
 #define NEOTIER_COUNTERS(X)                                                                           \
   X(hits, "uses of objects that were in a tier in service")                                           \
   X(misses, "uses of keys that were nowhere")                                                         \
+  X(request_events, "requests told to the policies whole")                                            \
+  X(let_pass, "objects of requests that the policies of all tiers let pass")                          \
   X(puts, "objects stored")                                                                           \
   X(removes, "objects removed on request")                                                            \
   X(moves, "objects that changed tiers, for any reason")                                              \

@@ -66,7 +66,7 @@ Status beyond(const Record& record, uint64_t offset, std::span<const std::byte> 
 Engine::Engine(EngineConfig config, std::vector<TierSetup> tiers)
     : config_(checked(config, tiers)),
       clock_(config.clock ? *config.clock : steady_),
-      catalogue_(config.max_objects, std::move(tiers), seed_of(config.seed), config.events),
+      catalogue_(config.max_objects, std::move(tiers), seed_of(config.seed), config.events, config.history),
       links_(catalogue_.tiers()),
       planner_(catalogue_, links_, usable_, counters_, config_.knobs),
       mover_(catalogue_, links_, planner_, usable_, counters_, clock_, config_.knobs),
@@ -166,7 +166,11 @@ bool Engine::make_index_room() {
     for (uint32_t i = 0; i < found; i++) {
       const Record& record = catalogue_[named[i]];
       if (!record.may_go() || record.in_flight || record.pins > 0) continue;
-      mover_.drop_all(named[i], NEOTIER_EVICTED);
+      if (record.has_place()) {
+        mover_.drop_place(named[i], NEOTIER_EVICTED);
+      } else {
+        mover_.drop_all(named[i], NEOTIER_EVICTED);
+      }
       catalogue_.forget(named[i]);
       counters_.discards++;
       any = true;
@@ -179,10 +183,11 @@ bool Engine::make_index_room() {
 Result<Handle> Engine::claim(Lock& lock, const Key& key, const PutOptions& options, uint32_t bytes) {
   for (;;) {
     const Handle handle = catalogue_.index().find(key);
-    if (handle == kNoHandle) {
-      Result<Handle> fresh = catalogue_.index().add(key);
+    if (handle == kNoHandle || (!catalogue_[handle].has_copy() && !mover_.busy(handle))) {
+      Result<Handle> fresh = catalogue_.known(key);
       if (!fresh && fresh.status().code() == Code::kFull && make_index_room()) continue;
       if (!fresh) return fresh;
+      catalogue_.claim(*fresh);
       Record& record = catalogue_[*fresh];
       record.bytes = bytes;
       record.take_note(
@@ -210,21 +215,23 @@ Status Engine::put(const Key& key, std::span<const std::byte> data, const PutOpt
   if (options.kind < ObjectKind::kKv || options.kind > ObjectKind::kPlain)
     return Status(Code::kInvalid, "no such kind of object");
   return without_throwing([&]() -> Status {
+    std::optional<uint32_t> takers;
     if (!options.tier.empty()) {
       const Result<TierId> asked = tier_by_name(options.tier);
-      return asked ? put_to(key, data, options, *asked) : asked.status();
+      return asked ? put_to(key, data, options, *asked, takers) : asked.status();
     }
-    Status first = put_to(key, data, options, kNoTier);
+    Status first = put_to(key, data, options, kNoTier, takers);
     if (first.code() != Code::kFull && first.code() != Code::kGone && first.code() != Code::kIo) return first;
     // Where the first tier cannot make room, or fails and was not found out yet, a slower one will do.
     for (TierId id = 1; id < catalogue_.tiers(); id++) {
-      if (put_to(key, data, options, id)) return {};
+      if (put_to(key, data, options, id, takers)) return {};
     }
     return first;
   });
 }
 
-Status Engine::put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to) {
+Status Engine::put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to,
+                      std::optional<uint32_t>& takers) {
   // Whatever may throw comes before the object is held: nobody would let it go.
   const auto ticket = std::make_shared<Ticket>();
   Lock lock(mutex_);
@@ -233,7 +240,9 @@ Status Engine::put_to(const Key& key, std::span<const std::byte> data, const Put
   if (!claimed) return claimed.status();
   const Handle handle = *claimed;
   const bool asked = to != kNoTier;
-  if (!asked) to = planner_.first_tier(handle, kNoTier, clock_.now_ns());
+  if (!takers) takers = options.used ? catalogue_.use_alone(handle, clock_.now_ns()) : UINT32_MAX;
+  // What a caller puts is kept, even where no policy wants it.
+  if (!asked) to = planner_.first_tier(bytes, *takers);
   const auto refuse = [&](Status status) {
     if (!catalogue_[handle].has_copy()) catalogue_.forget(handle);
     return status;
@@ -271,28 +280,30 @@ Status Engine::put_to(const Key& key, std::span<const std::byte> data, const Put
     lock.lock();
   }
   if (!status.is_ok()) return status;
-  counters_.puts++;
-  const TierId durable = config_.knobs.write_back ? planner_.first_durable() : kNoTier;
-  const Handle stored = durable == kNoTier ? kNoHandle : catalogue_.index().find(key);
-  if (stored != kNoHandle && catalogue_[stored].has_copy()) {
-    mover_.move(stored, durable, MoveClass::kWriteBack, Reason::kWriteBack, true, nullptr);
+  if (const Handle there = catalogue_.find(key); there != kNoHandle) {
+    stored(there);
+  } else {
+    counters_.puts++;
   }
   return status;
 }
 
 void Engine::after_use(Handle handle, uint64_t now_ns) {
   counters_.hits++;
-  catalogue_.warm(handle, now_ns);
-  const TierId at = catalogue_[handle].tier(0);
-  if (usable_[at]) catalogue_.hit(handle, now_ns);
-  if (at == 0) return;
+  catalogue_.count_use(handle, now_ns);
+  (void)catalogue_.use_alone(handle, now_ns);
   std::vector<Planned> plan;
+  plan_promotion(handle, now_ns, plan);
+  if (!plan.empty()) mover_.carry_out(plan, MoveClass::kPrefetch);
+}
+
+void Engine::plan_promotion(Handle handle, uint64_t now_ns, std::vector<Planned>& plan) {
+  if (catalogue_[handle].tier(0) == 0) return;
   try {
     planner_.promote(handle, now_ns, plan);
   } catch (const std::bad_alloc&) {
-    return;  // hot objects are used again
+    // Hot objects are used again.
   }
-  if (!plan.empty()) mover_.carry_out(plan, MoveClass::kPrefetch);
 }
 
 Status Engine::get(const Key& key, uint64_t offset, std::span<std::byte> into) {
@@ -345,7 +356,7 @@ Status Engine::read_now(const Key& key, uint64_t offset, std::span<std::byte> in
   return status;
 }
 
-void Engine::get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket) {
+void Engine::get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket, bool used) {
   const auto answer = [&](const Status& status) {
     ticket->expect();
     ticket->end(status);
@@ -363,7 +374,7 @@ void Engine::get_async(const Key& key, uint64_t offset, std::span<std::byte> int
   } else {
     mover_.read(handle, offset, into.data(), into.size(), ticket);
   }
-  after_use(handle, clock_.now_ns());
+  if (used) after_use(handle, clock_.now_ns());
   mover_.wake();
 }
 
@@ -406,7 +417,9 @@ Status Engine::remove(const Key& key) {
 
 Status Engine::remove_now(const Key& key) {
   Lock lock(mutex_);
-  if (const Handle there = catalogue_.index().find(key); there == kNoHandle) return not_found();
+  if (const Handle there = catalogue_.index().find(key);
+      there == kNoHandle || (!catalogue_[there].has_copy() && !mover_.busy(there)))
+    return not_found();
   PutOptions replace;
   replace.replace = true;
   const Result<Handle> claimed = claim(lock, key, replace, 1);
@@ -423,7 +436,7 @@ Status Engine::describe(const Key& key, ObjectKind kind, uint64_t recompute_ns) 
   if (kind < ObjectKind::kKv || kind > ObjectKind::kPlain) return Status(Code::kInvalid, "no such kind of object");
   std::lock_guard lock(mutex_);
   const Handle handle = catalogue_.index().find(key);
-  if (handle == kNoHandle) return not_found();
+  if (handle == kNoHandle || (!catalogue_[handle].has_copy() && !mover_.busy(handle))) return not_found();
   Record& record = catalogue_[handle];
   const Note note = encode_note(kind, encode_cost(recompute_ns), record.discard);
   record.take_note(note);
@@ -445,11 +458,11 @@ Status Engine::touch(const Key& key) {
   return {};
 }
 
-Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_ms) {
-  return without_throwing([&] { return pin_now(session, key, lease_ms); });
+Result<PinResult> Engine::pin(SessionId session, const Key& key, uint64_t lease_ms, bool used) {
+  return without_throwing([&] { return pin_now(session, key, lease_ms, used); });
 }
 
-Result<PinResult> Engine::pin_now(SessionId session, const Key& key, uint64_t lease_ms) {
+Result<PinResult> Engine::pin_now(SessionId session, const Key& key, uint64_t lease_ms, bool used) {
   std::lock_guard lock(mutex_);
   const Handle handle = catalogue_.index().find(key);
   if (handle == kNoHandle || !catalogue_[handle].has_copy()) return not_found();
@@ -460,7 +473,7 @@ Result<PinResult> Engine::pin_now(SessionId session, const Key& key, uint64_t le
   const Result<PinId> pin =
       pins_.pin(session, handle, *at, std::min<uint64_t>(lease_ms, UINT64_MAX / 2000000) * 1000000, clock_.now_ns());
   if (!pin) return pin.status();
-  after_use(handle, clock_.now_ns());
+  if (used) after_use(handle, clock_.now_ns());
   mover_.wake();
   Tier& tier = catalogue_.tier(*at);
   const Extent extent = record.extent[record.tier(0) == *at ? 0 : 1];

@@ -14,8 +14,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -34,7 +36,8 @@
 namespace neotier::engine {
 
 struct EngineConfig {
-  size_t max_objects = 1 << 20;  // 1 .. 2^32 - 2; memory is taken as they come
+  size_t max_objects = 1 << 20;  // 1 .. 2^32 - 2, those remembered included; memory is taken as they come
+  size_t history = 0;            // objects remembered after they left, for the policies: Catalogue has the default
   size_t events = 0;             // newest events kept for take_events(); 0: none
   bool discard = false;          // PutOptions::discard of every put
   uint64_t seed = 0;             // of the index's hash and of policies; 0: random
@@ -60,6 +63,62 @@ struct PutOptions {
   std::string tier = {};      // where to; empty: the policies decide
   bool replace = false;       // else kExists where there is one
   bool discard = false;       // it may be thrown away for want of room, whatever making it anew costs
+  bool used = true;           // false: a request() has told of the use, when the bytes were not at hand
+};
+
+// What a request uses, in order.
+struct RequestUse {
+  Key key;
+  uint64_t cost_ns = 0;  // to make it anew; 0: impossible, as in PutOptions
+  bool at_hand = false;  // its bytes can be had, so it may be stored where it is missing
+};
+
+struct RequestInfo {
+  ObjectKind kind = ObjectKind::kKv;
+  uint32_t bytes = 0;  // of each object, > 0
+  bool discard = false;
+  uint32_t first_position = 0;  // of the first use: how many objects of its prefix come before
+  uint32_t category = 0;        // kind of request, as the host numbers them; 0: not known
+};
+
+enum class UseOutcome : uint8_t {
+  kHit,   // it was there
+  kMiss,  // it was not, and was not at hand, and a tier's policy wants it
+  kPass,  // it was not, and no tier's policy wants it
+  kFull,  // one does, and there is no room
+  kRoom,  // it has a place now: Arrival::fill()
+};
+
+class Engine;
+
+// What became of a request's uses, and the places of those that are to be stored: held until they are filled, or this
+// is gone. One caller's; the engine must outlive it.
+class Arrival {
+ public:
+  Arrival() = default;
+  Arrival(Arrival&& other) noexcept { *this = std::move(other); }
+  Arrival& operator=(Arrival&& other) noexcept;
+  // Gives up the places that were not filled.
+  ~Arrival();
+
+  const std::vector<UseOutcome>& outcomes() const { return outcomes_; }
+  // Stores use `index`, whose outcome is kRoom: `write` is called once, with room for the object's bytes, and not under
+  // the engine's lock. Then it is in its tier, whole, or not at all: kGone, kFull, kIo, kNoMemory.
+  Status fill(size_t index, const std::function<void(std::byte* room)>& write);
+
+ private:
+  friend class Engine;
+  struct Place {
+    Handle handle = kNoHandle;  // kNoHandle: none, or filled
+    TierId tier = kNoTier;
+    Extent extent = kNoExtent;  // kNoExtent: room is waited for
+    std::byte* room = nullptr;  // where the host can write it
+    uint64_t cost_ns = 0;
+  };
+  Engine* engine_ = nullptr;
+  RequestInfo info_;
+  std::vector<UseOutcome> outcomes_;
+  std::vector<Place> places_;
 };
 
 struct PinResult {
@@ -87,7 +146,7 @@ struct LinkStatus {
 struct EngineStatus {
   std::vector<TierStatus> tiers;
   std::vector<LinkStatus> links;  // those that carried or were measured
-  uint64_t objects = 0, max_objects = 0;
+  uint64_t objects = 0, remembered = 0, max_objects = 0;
   double overhead_bytes_per_object = 0;
   uint64_t sessions = 0, pins = 0, jobs = 0;
   uint64_t queued[kMoveClasses] = {};
@@ -108,6 +167,14 @@ class Engine {
   // Its pins are released, all of them.
   void close_session(SessionId session);
 
+  // Tells the policies of a request with all that it uses, whole and at once: a use of what is there, a miss of the
+  // rest; and makes room for what is missing, at hand and wanted by a policy, in the fastest such tier. Objects that
+  // cannot be made anew find room whatever the policies want. kInvalid, kNoMemory: nothing was told.
+  Result<Arrival> request(const RequestInfo& info, std::span<const RequestUse> uses);
+  // Objects of tiers without a size of their own (TierSetup::object_bytes) are of this size; for an idea of how many
+  // fit.
+  Status expect(uint64_t object_bytes);
+
   // Returns when the object is in a tier, whole. kExists, kFull, kInvalid (0 bytes, 4 GiB and more), kBusy (pinned),
   // kGone.
   Status put(const Key& key, std::span<const std::byte> data, const PutOptions& options = {});
@@ -115,7 +182,8 @@ class Engine {
   // use.
   Status get(const Key& key, uint64_t offset, std::span<std::byte> into);
   // The same, without waiting; `into` must stay until the ticket ends.
-  void get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket);
+  // used: false where a request() has told of the use.
+  void get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket, bool used = true);
   Result<ObjectInfo> lookup(const Key& key) const;
   // How many of the first keys are there, in tiers in service: the longest prefix that need not be computed.
   size_t lookup_prefix(std::span<const Key> keys) const;
@@ -126,8 +194,8 @@ class Engine {
   // Counts as a use without reading.
   Status touch(const Key& key);
 
-  // Holds the object where it is. lease_ms 0: until unpin() or the session's end.
-  Result<PinResult> pin(SessionId session, const Key& key, uint64_t lease_ms);
+  // Holds the object where it is. lease_ms 0: until unpin() or the session's end. used: as in get_async().
+  Result<PinResult> pin(SessionId session, const Key& key, uint64_t lease_ms, bool used = true);
   Status unpin(SessionId session, PinId pin);
 
   // Brings objects to a tier; the ticket ends for each key, whatever comes of it.
@@ -162,6 +230,7 @@ class Engine {
   const Mover& mover() const { return mover_; }
 
  private:
+  friend class Arrival;
   using Lock = std::unique_lock<PassingMutex>;
   struct Health {
     bool down = false;
@@ -182,14 +251,22 @@ class Engine {
   Status bring_back(Lock& lock, TierId tier, bool asked);
   void try_failed_tiers(Lock& lock);
   bool make_index_room();
-  Status put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to);
+  // takers: of Catalogue::use(), which the first of the attempts makes.
+  Status put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to,
+                std::optional<uint32_t>& takers);
+  Status fill(Arrival& arrival, Arrival::Place& place, const std::function<void(std::byte*)>& write);
+  void abandon(Arrival& arrival);
+  UseOutcome find_place(uint32_t index, Handle handle, const Version& version, uint32_t takers);
+  // Counts it, and copies it to the durable tier where that is asked for.
+  void stored(Handle handle);
   // What the public calls do, which catch what these throw.
   Status read_now(const Key& key, uint64_t offset, std::span<std::byte> into);
   Result<ObjectInfo> look_up(const Key& key) const;
   Status remove_now(const Key& key);
   Status put_in_service(const std::string& tier, bool in_service);
-  Result<PinResult> pin_now(SessionId session, const Key& key, uint64_t lease_ms);
+  Result<PinResult> pin_now(SessionId session, const Key& key, uint64_t lease_ms, bool used);
   void after_use(Handle handle, uint64_t now_ns);
+  void plan_promotion(Handle handle, uint64_t now_ns, std::vector<Planned>& plan);
   Result<TierId> tier_by_name(const std::string& name) const;
   // The copy to read, and its tier; kGone.
   Result<TierId> readable(const Record& record) const;

@@ -57,6 +57,73 @@ TEST(Engine, RefusesWhatCannotBe) {
   EXPECT_EQ(rig.engine->status().objects, 1u);
 }
 
+// A request's places are its caller's until they are filled, and nothing where they are not.
+TEST(Engine, PlacesThatAreNotFilledLeaveNothing) {
+  EngineRig rig({{.name = "dram", .capacity = 4 * 4096}});
+  for (uint64_t n = 0; n < 4; n++) ASSERT_TRUE(rig.put(n, 4096, {.recompute_ns = 1000000000}));
+  RequestInfo info;
+  info.bytes = 4096;
+  std::vector<RequestUse> uses;
+  for (uint64_t n = 3; n < 7; n++) uses.push_back({make_key(n), 1000000000, n != 5});
+  {
+    Result<Arrival> arrival = rig.engine->request(info, uses);
+    ASSERT_TRUE(arrival) << arrival.status().what();
+    const auto& outcomes = arrival->outcomes();
+    ASSERT_EQ(outcomes[0], UseOutcome::kHit);
+    ASSERT_EQ(outcomes[1], UseOutcome::kRoom);
+    EXPECT_EQ(outcomes[2], UseOutcome::kMiss) << "its bytes are not at hand";
+    ASSERT_EQ(outcomes[3], UseOutcome::kRoom);
+    EXPECT_FALSE(rig.engine->lookup(make_key(4))) << "not before its bytes are there";
+    EXPECT_EQ(rig.put(4, 4096).code(), Code::kExists) << "somebody brings it";
+    const auto data = pattern(4, 4096);
+    EXPECT_TRUE(arrival->fill(1, [&](std::byte* room) { std::memcpy(room, data.data(), data.size()); }));
+    EXPECT_FALSE(arrival->fill(1, [](std::byte*) {})) << "once";
+    EXPECT_FALSE(arrival->fill(0, [](std::byte*) {}));
+  }
+  EXPECT_TRUE(rig.holds(4, 4096));
+  EXPECT_FALSE(rig.engine->lookup(make_key(6)));
+  EXPECT_EQ(rig.engine->status().objects, 3u);
+  EXPECT_EQ(rig.engine->status().tiers[0].usage.used_bytes, 3 * 4096u);
+  EXPECT_TRUE(rig.put(6, 4096, {.recompute_ns = 1000000000})) << "nothing is in its way";
+  EXPECT_TRUE(rig.holds(6, 4096));
+  EXPECT_EQ(rig.engine->status().objects, 4u);
+  info.bytes = 0;
+  EXPECT_EQ(rig.engine->request(info, uses).status().code(), Code::kInvalid);
+  info.bytes = 4096;
+  EXPECT_EQ(rig.engine->request(info, {}).status().code(), Code::kInvalid);
+}
+
+// What a request finds no memory or room for is refused, and what waits for room of others comes in when they have
+// left.
+TEST(Engine, APlaceMayWaitForWhatLeaves) {
+  EngineRig rig = two_tiers();
+  for (uint64_t n = 0; n < 256; n++) ASSERT_TRUE(rig.put(n, 4096));  // may not be thrown away
+  RequestInfo info;
+  info.bytes = 4096;
+  std::vector<RequestUse> uses;
+  for (uint64_t n = 1000; n < 1064; n++) uses.push_back({make_key(n), 0, true});
+  {
+    Result<Arrival> arrival = rig.engine->request(info, uses);
+    ASSERT_TRUE(arrival);
+    for (size_t i = 0; i < uses.size(); i++) {
+      ASSERT_EQ(arrival->outcomes()[i], UseOutcome::kRoom) << i;
+      if (i % 8 == 7) continue;
+      const auto data = pattern(1000 + i, 4096);
+      EXPECT_TRUE(arrival->fill(i, [&](std::byte* room) { std::memcpy(room, data.data(), data.size()); })) << i;
+    }
+  }
+  ASSERT_TRUE(rig.settle());
+  for (uint64_t n = 0; n < 256; n++) ASSERT_TRUE(rig.holds(n, 4096));
+  for (uint64_t i = 0; i < 64; i++) {
+    if (i % 8 == 7) {
+      EXPECT_FALSE(rig.engine->lookup(make_key(1000 + i)));
+    } else {
+      EXPECT_TRUE(rig.holds(1000 + i, 4096));
+    }
+  }
+  EXPECT_EQ(rig.engine->status().objects, 256u + 56);
+}
+
 TEST(Engine, BadConfigurationsAreRefused) {
   const auto open = [](EngineConfig config, size_t tiers, const std::string& policy = "lru") {
     std::vector<TierSetup> setups(tiers);

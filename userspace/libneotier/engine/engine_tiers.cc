@@ -125,8 +125,9 @@ void Engine::recover() {
         }
         record.bytes = static_cast<uint32_t>(r.bytes);
       } else {
-        Result<Handle> fresh = catalogue_.index().add(r.key);
-        if (!fresh && make_index_room()) fresh = catalogue_.index().add(r.key);
+        Result<Handle> fresh = catalogue_.known(r.key);
+        if (!fresh && make_index_room()) fresh = catalogue_.known(r.key);
+        if (fresh) catalogue_.claim(*fresh);
         Record unnamed{};
         unnamed.take_note(r.note);
         if (!fresh && unnamed.may_go()) {
@@ -148,7 +149,7 @@ void Engine::recover() {
         record.take_note(r.note);
         record.moved_ms = static_cast<uint32_t>(clock_.now_ns() / 1000000) - config_.knobs.hysteresis_ms;
       }
-      catalogue_.insert_copy(handle, id, r.extent, clock_.now_ns(), true);
+      catalogue_.insert_copy(handle, id, r.extent, clock_.now_ns(), false);
     }
   }
 }
@@ -282,7 +283,8 @@ EngineStatus Engine::status() const {
       if (to != id) add_link(id, to);
     }
   }
-  s.objects = catalogue_.index().size();
+  s.objects = catalogue_.objects();
+  s.remembered = catalogue_.remembered();
   s.max_objects = catalogue_.index().max_objects();
   s.overhead_bytes_per_object = catalogue_.bytes_per_object();
   s.sessions = pins_.sessions();

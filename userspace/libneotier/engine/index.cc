@@ -89,6 +89,7 @@ Result<Handle> ObjectIndex::add(const Key& key) {
   record.key = key;
   record.extent[0] = record.extent[1] = kNoExtent;
   record.tiers = kNoTier << 4 | kNoTier;
+  record.place = kNoTier;
   record.kind = static_cast<uint8_t>(ObjectKind::kPlain);
   size_++;
   return handle;

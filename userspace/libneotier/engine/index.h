@@ -38,13 +38,15 @@ Note encode_note(ObjectKind kind, uint16_t recompute, bool discard);
 
 struct Record {
   Key key;
-  Extent extent[2];    // copies: [0] on the faster tier; kNoExtent where tier(i) is kNoTier
-  uint32_t bytes;      // a free record: the next free handle
-  uint32_t moved_ms;   // when it last changed tiers; wraps after 49 days
-  uint16_t pins;       // of sessions; while > 0 the object stays where it is
-  uint16_t recompute;  // encode_cost(); 0: cannot be made anew
-  uint8_t tiers;       // two TierIds, [0] in the low half
-  uint8_t reserved;
+  // Copies: [0] on the faster tier; kNoExtent where tier(i) is kNoTier. Without a copy: [0] is the room of `place`, [1]
+  // the neighbours in the history (ObjectHistory).
+  Extent extent[2];
+  uint32_t bytes;         // a free record: the next free handle
+  uint32_t moved_ms;      // when it last changed tiers; wraps after 49 days
+  uint16_t pins;          // of sessions; while > 0 the object stays where it is
+  uint16_t recompute;     // encode_cost(); 0: cannot be made anew
+  uint8_t tiers;          // two TierIds, [0] in the low half
+  uint8_t place;          // TierId whose policy has taken the object in, its bytes being still to come; or kNoTier
   uint8_t heat;           // uses lately: count in the low half, epoch of the last in the high half
   uint8_t kind : 2;       // ObjectKind; 0: the record is free
   uint8_t in_flight : 1;  // a job of the mover has it
@@ -56,6 +58,7 @@ struct Record {
     tiers = static_cast<uint8_t>(copy == 0 ? (tiers & 0xf0) | id : (tiers & 0x0f) | id << 4);
   }
   bool has_copy() const { return tier(0) != kNoTier; }
+  bool has_place() const { return place != kNoTier; }
   // Whether it may be thrown away for want of room.
   bool may_go() const { return discard || recompute != 0; }
   // 0 where nothing is known of it.

@@ -40,6 +40,7 @@ std::string prometheus_text(const EngineStatus& s) {
 #undef NEOTIER_COUNTER
   const auto gauge = [&](const char* name, const char* help, auto value) { text.one(name, "gauge", help, value); };
   gauge("objects", "objects in the index", s.objects);
+  gauge("objects_remembered", "objects that are gone and that the policies still know", s.remembered);
   gauge("objects_max", "objects that the index holds at most", s.max_objects);
   gauge("overhead_bytes_per_object", "index and policies, at the index's full size", s.overhead_bytes_per_object);
   gauge("sessions", "open sessions", s.sessions);
@@ -86,6 +87,7 @@ std::string prometheus_text(const EngineStatus& s) {
 nlohmann::ordered_json to_json(const EngineStatus& s) {
   nlohmann::ordered_json json;
   json["objects"] = s.objects;
+  json["remembered"] = s.remembered;
   json["max_objects"] = s.max_objects;
   json["overhead_bytes_per_object"] = s.overhead_bytes_per_object;
   json["sessions"] = s.sessions;

@@ -165,7 +165,78 @@ void Mover::put(Handle handle, const Version& version, TierId to, const std::byt
   job->version = version;
   job->bytes = version.bytes;
   job->host = const_cast<std::byte*>(data);
+  if (const Record& record = catalogue_[handle]; record.has_place()) {
+    // Its room is there, or is waited for already.
+    if (record.extent[0] != kNoExtent) {
+      job->destination = record.extent[0];
+      return enqueue(job);
+    }
+    job->waiting = true;
+  }
   find_room(job);
+}
+
+bool Mover::make_place(uint32_t index, Handle handle, const Version& version, TierId to) {
+  Record& record = catalogue_[handle];
+  record.bytes = version.bytes;
+  record.take_note(version.note());
+  record.moved_ms = static_cast<uint32_t>(clock_.now_ns() / 1000000) - knobs_.hysteresis_ms;
+  Extent extent = kNoExtent;
+  if (!room_for_place(handle, to, extent)) return false;
+  catalogue_.place(index, to, extent);
+  return true;
+}
+
+bool Mover::move_place(Handle handle, TierId to) {
+  Extent extent = kNoExtent;
+  if (!room_for_place(handle, to, extent)) return false;
+  catalogue_.place_moved(handle, to, extent, clock_.now_ns());
+  return true;
+}
+
+bool Mover::room_for_place(Handle handle, TierId to, Extent& extent) {
+  const Record& record = catalogue_[handle];
+  uint64_t used_before = UINT64_MAX;
+  for (uint32_t stalls = 0; stalls < kMostStalls;) {
+    const Result<Extent> room = allocate(to, record.key, record.bytes, record.note());
+    if (room) {
+      extent = *room;
+      return true;
+    }
+    if (room.status().code() != Code::kFull) return false;
+    // Those that wait come first; what leaves is theirs.
+    const uint64_t wanted = waiting_bytes_[to] + record.bytes, leaving = leaving_bytes_[to];
+    if (leaving >= wanted) break;
+    const uint64_t used = catalogue_.tier(to).usage().used_bytes;
+    stalls = used < used_before ? 0 : stalls + 1;
+    used_before = used;
+    const std::vector<Planned> plan = victims_for(to, handle, wanted - leaving, MoveClass::kDemand);
+    if (plan.empty()) {
+      if (leaving == 0) return false;
+      break;
+    }
+    carry_out(plan, MoveClass::kDemand);
+  }
+  waiting_bytes_[to] += record.bytes;
+  return true;
+}
+
+void Mover::fill_place(Handle handle, const Version& version) {
+  Record& record = catalogue_[handle];
+  record.recovered = 0;
+  record.take_note(version.note());
+  catalogue_.settle(handle, record.extent[0]);
+  catalogue_.pinned_changed(handle);
+}
+
+void Mover::drop_place(Handle handle, neotier_remove_reason reason) {
+  const TierId at = catalogue_[handle].place;
+  const uint64_t bytes = catalogue_[handle].bytes;
+  if (const Extent extent = catalogue_.unplace(handle, reason); extent != kNoExtent) {
+    retire(at, extent, bytes);
+  } else {
+    waiting_bytes_[at] -= bytes;
+  }
 }
 
 void Mover::put_in_place(Handle handle, const Version& version, TierId to, Extent extent) {
@@ -174,7 +245,7 @@ void Mover::put_in_place(Handle handle, const Version& version, TierId to, Exten
   record.bytes = version.bytes;
   record.recovered = 0;
   record.take_note(version.note());
-  catalogue_.insert_copy(handle, to, extent, clock_.now_ns(), false);
+  catalogue_.insert_copy(handle, to, extent, clock_.now_ns(), true);
   catalogue_.pinned_changed(handle);
 }
 
@@ -193,6 +264,7 @@ void Mover::let_go(Handle handle) {
   moving_.erase(handle);
   catalogue_[handle].in_flight = 0;
   catalogue_.pinned_changed(handle);
+  if (catalogue_[handle].has_place()) drop_place(handle, NEOTIER_REMOVED);
   if (!catalogue_[handle].has_copy()) catalogue_.forget(handle);
 }
 
@@ -280,7 +352,7 @@ void Mover::end_read(Readers& readers, TierId tier, Extent extent) {
   readers_.erase({tier, extent});
   if (!last.retired) return;
   leaving_bytes_[tier] -= last.bytes;
-  give_back(tier, extent);
+  free_extent(tier, extent);
   if (!rooms_[tier].empty()) wake();
 }
 
@@ -291,10 +363,10 @@ void Mover::retire(TierId tier, Extent extent, uint64_t bytes) {
     leaving_bytes_[tier] += bytes;
     return;
   }
-  give_back(tier, extent);
+  free_extent(tier, extent);
 }
 
-void Mover::give_back(TierId tier, Extent extent) {
+void Mover::free_extent(TierId tier, Extent extent) {
   catalogue_.tier(tier).free(extent);
   freed_[tier]++;
   room_changed_[tier] = true;
@@ -376,6 +448,11 @@ void Mover::carry_out(const std::vector<Planned>& plan, MoveClass cls) {
   for (const Planned& p : plan) {
     Record& record = catalogue_[p.object];
     if (record.in_flight || record.pins > 0) continue;
+    if (record.has_place()) {
+      drop_place(p.object, NEOTIER_EVICTED);
+      if (p.to == kNoTier || !move_place(p.object, p.to)) catalogue_.forget(p.object);
+      continue;
+    }
     if (p.to == kNoTier) {
       if (record.tier(1) != kNoTier) {
         counters_.clean_drops++;
@@ -418,20 +495,26 @@ Status Mover::publish(Job& job) {
   if (!usable_[job.to]) return gone(catalogue_.info(job.to).name);
   if (job.kind == JobKind::kPut) {
     if (record.pins > 0) return in_the_way("the object is pinned; unpin it, or let the lease end");
-    put_in_place(job.handle, job.version, job.to, job.destination);
+    if (record.has_place()) {
+      record.extent[0] = job.destination;
+      fill_place(job.handle, job.version);
+    } else {
+      put_in_place(job.handle, job.version, job.to, job.destination);
+    }
     return Status::ok();
   }
   if (record.pins > 0 && !job.keep_source) {
     counters_.pinned_moves++;
     return in_the_way("the object was pinned while it moved");
   }
-  if (!job.keep_source) drop_copy(job.handle, job.from, NEOTIER_REMOVED);
+  if (!job.keep_source)
+    drop_copy(job.handle, job.from, job.reason == Reason::kDemotion ? NEOTIER_EVICTED : NEOTIER_REMOVED);
   // A record has room for two copies: the one that was not read from makes way.
   while (record.tier(1) != kNoTier) {
     if (record.pins > 0) return in_the_way("the object is pinned, and has two copies already");
     drop_copy(job.handle, record.tier(record.tier(0) == job.from ? 1 : 0), NEOTIER_REMOVED);
   }
-  catalogue_.insert_copy(job.handle, job.to, job.destination, now, job.cls != MoveClass::kDemand);
+  catalogue_.insert_copy(job.handle, job.to, job.destination, now, false);
   // What is known of it may have changed on the way.
   if (const Note note = record.note(); note != 0) catalogue_.tier(job.to).describe(job.destination, note);
   record.moved_ms = static_cast<uint32_t>(now / 1000000);
@@ -462,8 +545,15 @@ void Mover::end(Job* job, const Status& given) {
   leave_waiting(job);
   if (job->kind == JobKind::kMove || job->kind == JobKind::kPut) {
     if (status.is_ok()) status = publish(*job);
-    if (!status.is_ok() && job->destination != kNoExtent) retire(job->to, job->destination, job->bytes);
     Record& record = catalogue_[job->handle];
+    if (!status.is_ok() && record.has_place()) {
+      // What it waited for is given up already, or is in its destination.
+      record.extent[0] = job->destination;
+      if (job->destination == kNoExtent) waiting_bytes_[job->to] += job->bytes;
+      drop_place(job->handle, NEOTIER_REMOVED);
+    } else if (!status.is_ok() && job->destination != kNoExtent) {
+      retire(job->to, job->destination, job->bytes);
+    }
     moving_.erase(job->handle);
     record.in_flight = 0;
     catalogue_.pinned_changed(job->handle);

@@ -81,6 +81,15 @@ class Mover {
   void let_go(Handle handle);
   // Room for it without waiting, evicting only what costs no transfer; kNoExtent where that is not possible.
   Extent reserve(Handle handle, const Version& version, TierId to);
+  // The same for use `index` of the event that is being told, `handle`'s: the tier's policy takes it in at once, and
+  // what must go first may be on its way still. False: there is no room. fill_place() or drop_place() follows, or
+  // the policy gives it up again before it is held.
+  bool make_place(uint32_t index, Handle handle, const Version& version, TierId to);
+  // What a tier gave up before its bytes came has a place in a slower one instead.
+  bool move_place(Handle handle, TierId to);
+  // Its bytes were written to its room by the caller.
+  void fill_place(Handle handle, const Version& version);
+  void drop_place(Handle handle, neotier_remove_reason reason);
   // Copies bytes out. `into` must stay until the ticket ends.
   void read(Handle handle, uint64_t offset, std::byte* into, uint64_t bytes, const TicketRef& ticket);
   void flush(TierId tier, const TicketRef& ticket);
@@ -156,6 +165,8 @@ class Mover {
   // Empty where there is no memory for them.
   std::vector<Planned> victims_for(TierId tier, Handle handle, uint64_t bytes, MoveClass cls);
   void find_room(Job* job);
+  // Room for a place, kNoExtent where it is waited for; false: there is none.
+  bool room_for_place(Handle handle, TierId to, Extent& extent);
   void leave_waiting(Job* job);
   void count_leaving(Job* job);
   void cancel_job(Job* job);
@@ -164,7 +175,7 @@ class Mover {
   void raise(Job* job, MoveClass cls);
   LinkQueue& link_queue(TierId from, TierId to);
   void drop_copy(Handle handle, TierId tier, neotier_remove_reason reason);
-  void give_back(TierId tier, Extent extent);
+  void free_extent(TierId tier, Extent extent);
 
   void take_completions();
   void chunk_ended(Chunk& chunk, const Status& status);

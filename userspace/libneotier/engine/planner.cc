@@ -12,7 +12,8 @@ bool Planner::just_moved(Handle handle, uint64_t now_ns) const {
 
 bool Planner::worth_keeping_on(TierId tier, const Record& record) {
   const uint64_t recompute = decode_cost(record.recompute);
-  if (recompute == 0 || links_.at(tier, kHost).predict_finish_ns(record.bytes) < recompute) return true;
+  // Without what is queued: by the time that it is loaded that will have gone.
+  if (recompute == 0 || links_.at(tier, kHost).predict_ns(record.bytes) < recompute) return true;
   counters_.bypasses++;
   return false;
 }
@@ -27,7 +28,9 @@ bool Planner::leave(Handle handle, TierId from, uint64_t now_ns, Planned& planne
   if (record.tier(1) != kNoTier) return record.may_go();
   for (TierId to = static_cast<TierId>(from + 1); to < catalogue_.tiers(); to++) {
     if (!usable_[to] || catalogue_.info(to).capacity_bytes < record.bytes) continue;
-    if (!worth_keeping_on(to, record) || !catalogue_.admits(to, handle, now_ns)) continue;
+    // What is being stored goes where a policy wants it, as it would if this tier had not wanted it first.
+    if (record.has_copy() && !worth_keeping_on(to, record)) continue;
+    if (!catalogue_.takes(to, handle, now_ns)) continue;
     planned.to = to;
     return true;
   }
@@ -40,7 +43,8 @@ void Planner::make_room(TierId tier, Handle handle, uint64_t bytes, MoveClass cl
   const uint64_t residents = std::max<uint64_t>(1, catalogue_.residents(tier));
   const uint64_t typical = std::max<uint64_t>(1, catalogue_.resident_bytes(tier) / residents);
   const uint32_t want = static_cast<uint32_t>(std::clamp<uint64_t>((bytes + typical - 1) / typical, 1, kBatch));
-  const uint32_t found = catalogue_.victims(tier, handle, want, named, now_ns, cls != MoveClass::kDemand);
+  const bool moved = cls != MoveClass::kDemand;
+  uint32_t found = catalogue_.victims(tier, handle, want, named, now_ns, moved);
   uint64_t freed = 0;
   const auto take = [&](bool recent) {
     for (uint32_t i = 0; i < found && freed < bytes; i++) {
@@ -57,11 +61,16 @@ void Planner::make_room(TierId tier, Handle handle, uint64_t bytes, MoveClass cl
   if (cls == MoveClass::kDemand) {
     take(true);
   } else if (found > 0) {
-    counters_.hysteresis_holds++;
+    // Nobody waits: rather the policy's next best than what has just moved.
+    found = catalogue_.victims(tier, handle, kBatch, named, now_ns, moved);
+    take(false);
+    if (plan.empty()) counters_.hysteresis_holds++;
   }
 }
 
 void Planner::relieve(TierId tier, uint64_t leaving, uint64_t now_ns, std::vector<Planned>& plan) {
+  // Nothing is thrown away before its room is needed: with nowhere to go, all stays.
+  if (catalogue_.tiers() == 1) return;
   const double capacity = static_cast<double>(catalogue_.info(tier).capacity_bytes);
   const TierUsage usage = catalogue_.tier(tier).usage();
   const uint64_t used = usage.used_bytes - std::min(usage.used_bytes, leaving);
@@ -74,7 +83,6 @@ void Planner::relieve(TierId tier, uint64_t leaving, uint64_t now_ns, std::vecto
     if (just_moved(named[i], now_ns)) continue;
     Planned planned;
     if (!leave(named[i], tier, now_ns, planned)) continue;
-    // Nothing is thrown away before its room is needed.
     const Record& record = catalogue_[named[i]];
     if (planned.to == kNoTier && record.tier(1) == kNoTier) continue;
     freed += record.bytes;
@@ -107,14 +115,11 @@ void Planner::promote(Handle handle, uint64_t now_ns, std::vector<Planned>& plan
   }
 }
 
-TierId Planner::first_tier(Handle handle, TierId wanted, uint64_t now_ns) {
-  const Record& record = catalogue_[handle];
-  const auto possible = [&](TierId id) { return usable_[id] && catalogue_.info(id).capacity_bytes >= record.bytes; };
-  if (wanted < catalogue_.tiers() && possible(wanted)) return wanted;
+TierId Planner::first_tier(uint64_t bytes, uint32_t takers) const {
   TierId fallback = kNoTier;
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
-    if (!possible(id) || !catalogue_.setup(id).promote_to) continue;
-    if (catalogue_.admits(id, handle, now_ns)) return id;
+    if (!usable_[id] || catalogue_.info(id).capacity_bytes < bytes || !catalogue_.setup(id).promote_to) continue;
+    if (takers >> id & 1) return id;
     if (fallback == kNoTier) fallback = id;
   }
   return fallback;

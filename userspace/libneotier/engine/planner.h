@@ -66,8 +66,9 @@ class Planner {
   void relieve(TierId tier, uint64_t leaving, uint64_t now_ns, std::vector<Planned>& plan);
   // The faster tier that the object, just used, is worth; `plan` stays as it is where there is none.
   void promote(Handle handle, uint64_t now_ns, std::vector<Planned>& plan);
-  // Where a new object goes first: the fastest usable tier whose policy lets it in, `wanted` where that is usable.
-  TierId first_tier(Handle handle, TierId wanted, uint64_t now_ns);
+  // Where a new object goes first: the fastest usable tier of `takers` (a bit each, as Catalogue::use() gives them),
+  // else the fastest one that is large enough.
+  TierId first_tier(uint64_t bytes, uint32_t takers) const;
   TierId first_durable() const;
 
   // Load to `to` (kHost: the caller's memory), make anew, or compute on the CPU where the object lies: what is done

@@ -2,6 +2,8 @@
 // What is decided, under a clock that stands still and links whose speed is set.
 #include "engine/planner.h"
 
+#include <map>
+
 #include "engine/testing/engine_rig.h"
 
 namespace neotier::engine {
@@ -208,6 +210,85 @@ TEST(Watermarks, NothingIsThrownAwayBeforeItsRoomIsNeeded) {
   rig.clock.advance_ms(100);
   ASSERT_TRUE(rig.settle());
   EXPECT_EQ(rig.engine->status().objects, 100u);
+}
+
+// LRU that counts what it is told, by its state.
+struct Told {
+  uint64_t events = 0, hits = 0, uses_missed = 0, offers = 0, inserts = 0, arrivals = 0;
+};
+std::map<const void*, Told> g_told;
+const neotier_placement& lru() {
+  static const placement::PolicyRef policy = placement::find_policy("lru", NEOTIER_KV);
+  return *policy;
+}
+placement::PolicyRef counting_lru() {
+  static neotier_placement p = lru();
+  p.init = [](void* state, const neotier_placement_config* config) {
+    g_told[state] = {};
+    return lru().init(state, config);
+  };
+  p.on_event = [](void* state, const neotier_event*) { g_told[state].events++; };
+  p.on_hit = [](void* state, const neotier_event* e, uint32_t i) {
+    g_told[state].hits++;
+    return lru().on_hit(state, e, i);
+  };
+  p.admit = [](void* state, const neotier_event* e, uint32_t) {
+    (e->kind == NEOTIER_EVENT_DEMAND ? g_told[state].uses_missed : g_told[state].offers)++;
+    return 1;
+  };
+  p.on_insert = [](void* state, const neotier_event* e, uint32_t i) {
+    (e->kind == NEOTIER_EVENT_DEMAND ? g_told[state].inserts : g_told[state].arrivals)++;
+    return lru().on_insert(state, e, i);
+  };
+  return placement::PolicyRef(&p, [](const neotier_placement*) {});
+}
+
+// A store is one use, whatever it takes to make room for it; a move is none. And every tier's policy sees every use.
+TEST(Policies, MovesAreNoUses) {
+  g_told.clear();
+  FakeClock clock;
+  std::vector<TierSetup> tiers(2);
+  for (size_t i = 0; i < 2; i++) {
+    MemTierOptions options;
+    options.name = i == 0 ? "near" : "far";
+    options.capacity_bytes = (i == 0 ? 4 : 64) * 4 * kKiB;
+    tiers[i].tier = std::make_unique<MemTier>(options);
+    tiers[i].own_policy = counting_lru();
+    tiers[i].object_bytes = (i == 0 ? 4 : 64) * kKiB;  // which state is whose
+  }
+  EngineConfig config;
+  config.max_objects = 100;
+  config.measure = config.thread = false;
+  config.clock = &clock;
+  Engine engine(config, std::move(tiers));
+  for (uint64_t n = 0; n < 12; n++)
+    ASSERT_TRUE(engine.put(make_key(n), pattern(n, 4 * kKiB), {.recompute_ns = 3600000000000}));
+  const std::vector<Key> back = {make_key(0), make_key(1)};
+  const TicketRef ticket = engine.move(back, "near", MoveClass::kDemand);
+  for (int i = 0; i < 10000 && ticket->progress().pending > 0; i++) {
+    engine.step();
+    clock.advance_ms(1);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  std::vector<std::byte> bytes(4 * kKiB);
+  ASSERT_TRUE(engine.get(make_key(0), 0, bytes));
+  const uint64_t moves = engine.status().counters.moves;
+  EXPECT_GE(moves, 10u);
+  ASSERT_EQ(g_told.size(), 2u);
+  uint64_t arrivals = 0, offers = 0, inserts = 0, hits = 0, missed = 0;
+  for (const auto& [state, told] : g_told) {
+    EXPECT_EQ(told.events, 13u) << "twelve stores and a use";
+    arrivals += told.arrivals;
+    offers += told.offers;
+    inserts += told.inserts;
+    hits += told.hits;
+    missed += told.uses_missed;
+  }
+  EXPECT_EQ(inserts, 12u);
+  EXPECT_EQ(arrivals, moves);
+  EXPECT_GE(offers, 8u) << "the far tier is asked for what the near one gives up";
+  EXPECT_EQ(hits + missed, 2 * 13u);
+  EXPECT_GE(hits, 1u);
 }
 
 // Every policy for KV blocks decides what a tier keeps, as it is.

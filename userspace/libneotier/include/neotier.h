@@ -64,12 +64,12 @@ struct neotier_config {
 	 * Tiers, fastest first, separated by commas: KIND=SIZE[:OPTION...], or NAME/KIND=SIZE[:OPTION...]. KIND: dram, cxl, gpu, ssd.
 	 * SIZE: as 512M, 8G. Options: file=PATH (ssd, required), extents=N (ssd: most objects of a new file), node=N (dram, cxl),
 	 * huge=no|transparent|explicit (dram, cxl), device=N (gpu), stand-in=yes|no (gpu: imitated in host memory; the default is yes
-	 * where there is no GPU), policy=NAME (what it keeps; default lru), object=SIZE (typical, for the policy), background=SIZE
+	 * where there is no GPU), policy=NAME (what it keeps; default hazard), object=SIZE (typical, for the policy), background=SIZE
 	 * (cap of prefetch and write-back, bytes/s), promote=no (nothing comes here unasked; the default of gpu). Example:
 	 * "dram=8G,cxl=32G:node=1,ssd=200G:file=/var/cache/neotier"
 	 */
 	const char *tiers;
-	uint64_t max_objects;         /* 1 Mi */
+	uint64_t max_objects;         /* 1 Mi; those remembered (`history`) included */
 	uint64_t seed;                /* random */
 	uint32_t hysteresis_ms;       /* 1000; an object that moved is left alone for so long, but for demand */
 	uint32_t promote_heat;        /* 3; uses lately that make it worth a faster tier; UINT32_MAX: never */
@@ -81,6 +81,8 @@ struct neotier_config {
 	uint64_t events;              /* 0; newest events kept about objects: 65536 for a KV store (neotier_kv.h) */
 	uint32_t discard;             /* 1: as neotier_put_options.discard of every put */
 	uint32_t reserved;
+	uint64_t history;             /* objects remembered after they left, for the policies; 65,536, or four times those that are
+					 there if that is more, and never more than max_objects has room for */
 };
 
 struct neotier_put_options {

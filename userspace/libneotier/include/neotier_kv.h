@@ -42,6 +42,14 @@ struct neotier_kv_config {
 struct neotier_kv_stored {
 	uint32_t struct_bytes;
 	uint32_t stored, present, filtered; /* blocks; the rest was not tried */
+	uint32_t passed;                    /* the policies would rather keep what they have */
+};
+
+/* What is known of a request besides its blocks. */
+struct neotier_kv_request_info {
+	uint32_t struct_bytes;
+	uint32_t category;       /* kind of request (chat, search, ...), numbered from 1 as the caller likes; 0: not known */
+	const uint64_t *cost_ns; /* [nr], to make each block anew; NULL: as neotier_kv_config has it */
 };
 
 enum neotier_kv_event_kind { NEOTIER_KV_COPIED = 0, NEOTIER_KV_LEFT = 1, NEOTIER_KV_FORGOTTEN = 2 };
@@ -73,7 +81,14 @@ NEOTIER_API int64_t neotier_kv_tenant(neotier_kv *kv, const char *name, uint64_t
 NEOTIER_API int64_t neotier_kv_session_open(neotier_kv *kv, uint32_t tenant, uint64_t ttl_ms, uint32_t remove_expired);
 NEOTIER_API int neotier_kv_session_close(neotier_kv *kv, uint64_t session);
 
-/* How many leading blocks are there, or an error. Counts as a use of them. */
+/*
+ * A request begins. How many of its leading blocks are there, or an error. The load and the store of the same blocks in the session belong
+ * to it; the policies are told of it whole when they are stored, when all of them are loaded, or at the latest when the session's next
+ * request begins or the session ends. Until then the same again is the same request. `info` may be NULL.
+ */
+NEOTIER_API int64_t neotier_kv_request(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr,
+				       const struct neotier_kv_request_info *info);
+/* The same of which nothing more is known. */
 NEOTIER_API int64_t neotier_kv_lookup(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr);
 
 /*
@@ -97,7 +112,7 @@ NEOTIER_API int neotier_kv_store(neotier_kv *kv, uint64_t session, const struct 
 
 /* Events since the last call, oldest first: their number, or an error. *lost (may be NULL): how many came in between and are lost. */
 NEOTIER_API int64_t neotier_kv_events(neotier_kv *kv, struct neotier_kv_event *events, size_t max, uint64_t *lost);
-/* Counters and tenants as JSON; as neotier_metrics(). */
+/* Counters, tenants, and each tier's policy and room, as JSON; as neotier_metrics(). */
 NEOTIER_API int64_t neotier_kv_stats(neotier_kv *kv, char *into, size_t bytes);
 
 #ifdef __cplusplus

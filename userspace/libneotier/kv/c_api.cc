@@ -50,13 +50,15 @@ neotier::kv::StoreOptions store_options(const neotier_kv_config& c) {
 
 nlohmann::json to_json(const neotier::kv::KvStore& store) {
   const neotier::kv::StoreCounters c = store.counters();
-  nlohmann::json json = {{"lookups", c.lookups},
+  nlohmann::json json = {{"requests", c.requests},
+                         {"lookups", c.lookups},
                          {"lookup_blocks", c.lookup_blocks},
                          {"lookup_hits", c.lookup_hits},
                          {"offered", c.offered},
                          {"stored", c.stored},
                          {"present", c.present},
                          {"filtered", c.filtered},
+                         {"passed", c.passed},
                          {"over_quota", c.over_quota},
                          {"no_room", c.no_room},
                          {"loads", c.loads},
@@ -65,7 +67,15 @@ nlohmann::json to_json(const neotier::kv::KvStore& store) {
                          {"quota_evictions", c.quota_evictions},
                          {"expired_sessions", c.expired_sessions},
                          {"expired_blocks", c.expired_blocks},
+                         {"tiers", nlohmann::json::array()},
                          {"tenants", nlohmann::json::array()}};
+  for (const neotier::engine::TierStatus& tier : store.tiers()) {
+    json["tiers"].push_back({{"name", tier.info.name},
+                             {"policy", tier.policy},
+                             {"capacity_bytes", tier.info.capacity_bytes},
+                             {"used_bytes", tier.usage.used_bytes},
+                             {"objects", tier.objects}});
+  }
   for (const neotier::kv::TenantStatus& tenant : store.tenants()) {
     json["tenants"].push_back({{"name", tenant.name},
                                {"quota_bytes", tenant.quota_bytes},
@@ -135,9 +145,20 @@ int neotier_kv_session_close(neotier_kv* kv, uint64_t session) {
 }
 
 int64_t neotier_kv_lookup(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr) {
+  return neotier_kv_request(kv, session, keys, nr, nullptr);
+}
+
+int64_t neotier_kv_request(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr,
+                           const struct neotier_kv_request_info* info) {
   int64_t blocks = 0;
   const int code = guarded([&] {
-    const auto found = kv->store.lookup(session, keys_of(keys, nr));
+    neotier::kv::RequestTraits traits;
+    if (info) {
+      const neotier_kv_request_info own = taken(info);
+      traits.category = own.category;
+      if (own.cost_ns) traits.cost_ns = {own.cost_ns, nr};
+    }
+    const auto found = kv->store.lookup(session, keys_of(keys, nr), traits);
     if (!found) return answer(found.status());
     blocks = static_cast<int64_t>(*found);
     return 0;
@@ -184,7 +205,8 @@ int neotier_kv_store(neotier_kv* kv, uint64_t session, const struct neotier_obje
     for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<const std::byte*>(from[i]);
     const auto result = kv->store.store(session, keys_of(keys, nr), places, first_position);
     if (stored) {
-      const int code = give(stored, neotier_kv_stored{0, result.stored, result.present, result.filtered});
+      const int code =
+          give(stored, neotier_kv_stored{0, result.stored, result.present, result.filtered, result.passed});
       if (code < 0) return code;
     }
     return answer(result.status);

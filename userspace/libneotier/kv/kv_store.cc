@@ -43,6 +43,7 @@ KvStore::KvStore(engine::Engine& engine, const StoreOptions& options)
     tier_names_.push_back(tier.info.name);
     durable_ |= tier.info.durable;
   }
+  if (const Status status = engine_.expect(block_bytes()); !status) throw std::runtime_error(status.what());
 }
 
 TenantId KvStore::tenant(const std::string& name, uint64_t quota_bytes) {
@@ -73,6 +74,7 @@ Result<SessionId> KvStore::open_session(TenantId tenant, uint64_t ttl_ms, bool r
                   .used_ms = now_ms(),
                   .remove_expired = remove_expired,
                   .held = {},
+                  .request = {},
                   .deadline = {}};
   if (ttl_ms > 0) session.deadline = deadlines_.emplace(deadline_of(session), id).first;
   sessions_.emplace(id, std::move(session));
@@ -83,6 +85,7 @@ Status KvStore::close_session(SessionId session) {
   std::lock_guard lock(mutex_);
   Session* found = find(session);
   if (!found) return no_session();
+  (void)tell(*found);
   release(*found, false);
   if (found->ttl_ms > 0) deadlines_.erase(found->deadline);
   sessions_.erase(session);
@@ -231,6 +234,7 @@ void KvStore::expire() {
       session.deadline = deadlines_.insert(std::move(place)).position;
       continue;
     }
+    (void)tell(session);
     release(session, true);
     counters_.expired_sessions++;
     sessions_.erase(at);
@@ -243,18 +247,63 @@ void KvStore::tick() {
   expire();
 }
 
-Result<size_t> KvStore::lookup(SessionId session, std::span<const Key> keys) {
+bool KvStore::Request::holds(std::span<const Key> some, uint64_t position) const {
+  if (keys.empty() || position < first_position || position - first_position > keys.size() ||
+      some.size() > keys.size() - (position - first_position))
+    return false;
+  return std::equal(some.begin(), some.end(), keys.begin() + static_cast<std::ptrdiff_t>(position - first_position));
+}
+
+void KvStore::begin(Session& session, std::span<const Key> keys, uint32_t first_position, const RequestTraits& traits) {
+  (void)tell(session);
+  session.request = {};
+  session.request.keys.assign(keys.begin(), keys.end());
+  session.request.cost_ns.assign(traits.cost_ns.begin(), traits.cost_ns.end());
+  session.request.first_position = first_position;
+  session.request.category = traits.category;
+}
+
+Result<engine::Arrival> KvStore::tell(Session& session, uint32_t position, const std::vector<bool>& at_hand) {
+  Request& request = session.request;
+  if (request.keys.empty() || request.told) return engine::Arrival();
+  std::vector<engine::RequestUse> uses(request.keys.size());
+  for (size_t i = 0; i < uses.size(); i++) {
+    uses[i].key = request.keys[i];
+    uses[i].cost_ns = request.cost_ns.empty() ? cost_at(request.first_position + i) : request.cost_ns[i];
+    const size_t place = i + request.first_position - position;
+    uses[i].at_hand = i + request.first_position >= position && place < at_hand.size() && at_hand[place];
+  }
+  engine::RequestInfo info;
+  info.bytes = static_cast<uint32_t>(block_bytes());
+  info.first_position = request.first_position;
+  info.category = request.category;
+  Result<engine::Arrival> arrival = engine_.request(info, uses);
+  if (!arrival) return arrival;
+  counters_.requests++;
+  request.told = true;
+  if (!at_hand.empty() && position + at_hand.size() >= request.first_position + request.keys.size()) {
+    // Nothing more of it will be stored.
+    request = {};
+    return arrival;
+  }
+  for (const engine::UseOutcome outcome : arrival->outcomes())
+    request.passed.push_back(outcome == engine::UseOutcome::kPass);
+  return arrival;
+}
+
+Result<size_t> KvStore::lookup(SessionId session, std::span<const Key> keys, const RequestTraits& traits) {
+  if (!traits.cost_ns.empty() && traits.cost_ns.size() != keys.size())
+    return Status(Code::kInvalid, fmt::format("{} costs for {} blocks", traits.cost_ns.size(), keys.size()));
   std::lock_guard lock(mutex_);
   follow_engine();
   expire();
   Session* asking = find(session);
   if (!asking) return no_session();
+  const Request& open = asking->request;
+  if (open.told || open.first_position != 0 || open.keys.size() != keys.size() || !open.holds(keys, 0))
+    begin(*asking, keys, 0, traits);
   const size_t found = engine_.lookup_prefix(keys);
-  for (size_t i = 0; i < found; i++) {
-    Entry& entry = adopt(keys[i], asking->tenant, i);
-    (void)engine_.touch(keys[i]);
-    write_out(keys[i], entry);
-  }
+  for (size_t i = 0; i < found; i++) write_out(keys[i], adopt(keys[i], asking->tenant, i));
   hold_all(*asking, keys.first(found));
   counters_.lookups++;
   counters_.lookup_blocks += keys.size();
@@ -282,10 +331,14 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
     expire();
     Session* asking = find(session);
     if (!asking) return no_session();
-    while (load->blocks_ < keys.size() && engine_.pin(load->pins_, keys[load->blocks_], options_.lease_ms)) {
+    const Request& open = asking->request;
+    if (open.told || !open.holds(keys, 0)) begin(*asking, keys, 0, {});
+    while (load->blocks_ < keys.size() && engine_.pin(load->pins_, keys[load->blocks_], options_.lease_ms, false)) {
       const size_t block = load->blocks_++;
       write_out(keys[block], adopt(keys[block], asking->tenant, block));
     }
+    // With all of it there, nothing will be stored.
+    if (load->blocks_ == open.keys.size()) (void)tell(*asking);
     hold_all(*asking, keys.first(load->blocks_));
     counters_.loads++;
   }
@@ -299,7 +352,7 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
       // Kept before it is used: the load waits for all that may still write to the caller's memory.
       const engine::TicketRef& ticket = load->tickets_[layer].emplace_back(tickets, &tickets[block]);
       engine_.get_async(keys[block], layer * options_.layer_bytes,
-                        {into[layer * keys.size() + block], options_.layer_bytes}, ticket);
+                        {into[layer * keys.size() + block], options_.layer_bytes}, ticket, false);
     }
   }
   return load;
@@ -313,72 +366,153 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
                                                        keys.size(), options_.layers));
     return result;
   }
-  std::vector<std::byte> block(block_bytes());
-  size_t done = 0;
-  for (; done < keys.size() && result.status.is_ok(); done++) {
-    const Key& key = keys[done];
-    const uint64_t position = first_position + done;
-    TenantId owner = kNoTenant;
-    uint64_t mine = 0;
-    {
-      std::lock_guard lock(mutex_);
-      follow_engine();
-      expire();
-      Session* asking = find(session);
-      if (!asking) {
-        result.status = no_session();
-        break;
-      }
+  // What this call brought into the books, and what is to become of each block.
+  struct Offer {
+    bool mine = false, passed = false;
+    uint64_t entry = 0, cost_ns = 0;
+  };
+  std::vector<Offer> offers(keys.size());
+  std::vector<bool> at_hand(keys.size());
+  size_t tried = 0, done = 0, first = 0;
+  TenantId owner = kNoTenant;
+  bool late = false;
+  engine::Arrival arrival;
+  // Whatever ends this early, nobody holds what was not stored.
+  struct Undo {
+    KvStore& store;
+    SessionId session;
+    std::span<const Key> keys;
+    const std::vector<Offer>& offers;
+    const size_t &done, &tried;
+    ~Undo() {
+      std::lock_guard lock(store.mutex_);
+      for (size_t i = done; i < tried; i++)
+        if (offers[i].mine) store.give_up(session, {keys[i], offers[i].entry});
+    }
+  } const undo{*this, session, keys, offers, done, tried};
+  {
+    std::lock_guard lock(mutex_);
+    follow_engine();
+    expire();
+    Session* asking = find(session);
+    if (!asking) {
+      result.status = no_session();
+      return result;
+    }
+    owner = asking->tenant;
+    if (!asking->request.holds(keys, first_position)) begin(*asking, keys, first_position, {});
+    Request& request = asking->request;
+    first = first_position - request.first_position;
+    late = request.told;
+    for (; tried < keys.size(); tried++) {
+      const Key& key = keys[tried];
+      Offer& offer = offers[tried];
+      const uint64_t position = first_position + tried;
+      offer.cost_ns = request.cost_ns.empty() ? cost_at(position) : request.cost_ns[first + tried];
       counters_.offered++;
-      if (engine_.lookup(key)) {
-        (void)adopt(key, asking->tenant, position);
-        counters_.present++;
-        result.present++;
+      // Also of what is there: what is stored of the request may throw it out before its turn.
+      at_hand[tried] = true;
+      if (engine_.lookup_prefix({&key, 1}) == 1) {
+        (void)adopt(key, owner, position);
         continue;
       }
       if (!pass_filter(key)) {
         counters_.filtered++;
         result.filtered++;
+        at_hand[tried] = false;
         continue;
       }
-      Tenant& tenant = tenants_[asking->tenant];
-      if (!make_quota_room(tenant)) {
+      if (late && request.passed[first + tried]) {
+        offer.passed = true;
+        continue;
+      }
+      if (!make_quota_room(tenants_[owner])) {
         counters_.over_quota++;
-        result.status = Status(Code::kFull, fmt::format("tenant '{}' has {} of {} bytes, all of them in use",
-                                                        tenant.name, tenant.used_bytes, tenant.quota_bytes));
+        result.status =
+            Status(Code::kFull, fmt::format("tenant '{}' has {} of {} bytes, all of them in use", tenants_[owner].name,
+                                            tenants_[owner].used_bytes, tenants_[owner].quota_bytes));
+        at_hand[tried] = false;
         break;
       }
-      owner = asking->tenant;
       // Against its own quota before its bytes are written, so that callers at the same time cannot exceed it together.
       // And held, so that the blocks after it do not throw it out.
       asking->held.emplace_back();
       Entry& entry = adopt(key, owner, position);
-      mine = entry.id;
-      asking->held.back() = {key, mine};
+      offer.mine = true;
+      offer.entry = entry.id;
+      asking->held.back() = {key, entry.id};
       hold(entry);
     }
+    if (!late) {
+      Result<engine::Arrival> told = tell(*asking, first_position, at_hand);
+      if (told) {
+        arrival = std::move(*told);
+      } else {
+        result.status = told.status();
+        return result;
+      }
+    }
+  }
+  const auto copy = [&](size_t i, std::byte* room) {
     for (uint32_t layer = 0; layer < options_.layers; layer++)
-      std::memcpy(block.data() + layer * options_.layer_bytes, from[layer * keys.size() + done], options_.layer_bytes);
-    engine::PutOptions put;
-    put.kind = engine::ObjectKind::kKv;
-    put.recompute_ns = cost_at(position);
-    const Status status = engine_.put(key, block, put);
+      std::memcpy(room + layer * options_.layer_bytes, from[layer * keys.size() + i], options_.layer_bytes);
+  };
+  for (; done < tried; done++) {
+    if (!at_hand[done]) continue;
+    const Key& key = keys[done];
+    const Offer& offer = offers[done];
+    const auto write = [&](std::byte* room) { copy(done, room); };
+    engine::UseOutcome outcome = engine::UseOutcome::kRoom;
+    Status status;
+    if (late) {
+      if (offer.passed) {
+        outcome = engine::UseOutcome::kPass;
+      } else if (!offer.mine) {
+        outcome = engine::UseOutcome::kHit;
+      } else {
+        status = keep_late(key, offer.cost_ns, write);
+      }
+    } else {
+      outcome = arrival.outcomes()[first + done];
+      if (outcome == engine::UseOutcome::kRoom) status = arrival.fill(first + done, write);
+      if (outcome == engine::UseOutcome::kFull) status = Status(Code::kFull, "no tier can make room for the block");
+    }
     std::lock_guard lock(mutex_);
+    if (outcome == engine::UseOutcome::kPass) {
+      if (offer.mine) give_up(session, {key, offer.entry});
+      counters_.passed++;
+      result.passed++;
+      continue;
+    }
     if (!status.is_ok() && status.code() != Code::kExists) {
-      give_up(session, {key, mine});
+      if (result.status.is_ok()) result.status = status;
       counters_.no_room++;
-      result.status = status;
       break;
+    }
+    // The engine may have been followed meanwhile, before the block was in it.
+    Entry& entry = adopt(key, owner, first_position + done);
+    if (outcome == engine::UseOutcome::kHit) {
+      counters_.present++;
+      result.present++;
+      continue;
     }
     counters_.stored++;
     result.stored++;
-    // The engine may have been followed meanwhile, before the block was in it.
-    Entry& entry = adopt(key, owner, position);
     if (options_.write == WritePolicy::kWriteThrough) write_out(key, entry);
   }
   std::lock_guard lock(mutex_);
   if (Session* asking = find(session)) hold_all(*asking, keys.first(done));
   return result;
+}
+
+Status KvStore::keep_late(const Key& key, uint64_t cost_ns, const std::function<void(std::byte* room)>& write) {
+  std::vector<std::byte> block(block_bytes());
+  write(block.data());
+  engine::PutOptions put;
+  put.kind = engine::ObjectKind::kKv;
+  put.recompute_ns = cost_ns;
+  put.used = false;
+  return engine_.put(key, block, put);
 }
 
 // A block that could not be stored is held by nobody, unless another session has brought it meanwhile.
@@ -392,7 +526,7 @@ void KvStore::give_up(SessionId session, const Held& mine) {
       if (entry) let_go(*entry);
     }
   }
-  if (entry && entry->sessions == 0 && !engine_.lookup(mine.key)) forget(mine.key);
+  if (entry && entry->sessions == 0 && engine_.lookup_prefix({&mine.key, 1}) == 0) forget(mine.key);
 }
 
 bool KvStore::pass_filter(const Key& key) {

@@ -2,6 +2,11 @@
 // A store of KV blocks on the engine: what a serving engine's connector calls. Blocks are named by keys that hash their
 // whole prefix (kv/block_key.h); each is one object of the engine, its layers one after another.
 //
+// Requests. What policies are told of is a request: all blocks of a prompt, in order, once. A session's lookup() begins
+// one, its load() and store() of the same blocks belong to it; it is told whole when its blocks are stored, or when all
+// of them are loaded, or at the latest when the session's next one begins or the session ends. Until then the same
+// lookup() again is the same request. A store() of other blocks is a request of its own.
+//
 // Here: which blocks are stored (filter, write policy), whose they are (tenants and their quotas), how long a
 // conversation's blocks are worth keeping (sessions with a time to live), loading layer by layer while the caller
 // computes, and events for routers. Not here: where blocks lie and when they move; that is the engine's.
@@ -11,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -55,7 +61,8 @@ struct StoreOptions {
 
 struct StoreCounters {
   uint64_t lookups = 0, lookup_blocks = 0, lookup_hits = 0;
-  uint64_t offered = 0, stored = 0, present = 0, filtered = 0, over_quota = 0, no_room = 0;
+  uint64_t requests = 0;
+  uint64_t offered = 0, stored = 0, present = 0, filtered = 0, passed = 0, over_quota = 0, no_room = 0;
   uint64_t loads = 0, loaded_blocks = 0, failed_blocks = 0;
   uint64_t quota_evictions = 0, expired_sessions = 0, expired_blocks = 0;
 };
@@ -73,7 +80,14 @@ struct StoreEvent {
 
 struct StoreResult {
   uint32_t stored = 0, present = 0, filtered = 0;
+  uint32_t passed = 0;    // the policies of all tiers would rather keep what they have
   engine::Status status;  // why the rest was not: the first of them. Blocks before it are stored
+};
+
+// What is known of a request besides its blocks.
+struct RequestTraits {
+  uint32_t category = 0;                // kind of request, numbered as the caller likes; 0: not known
+  std::span<const uint64_t> cost_ns{};  // to make each block anew; empty: as StoreOptions has it
 };
 
 class KvStore;
@@ -127,8 +141,8 @@ class KvStore {
   engine::Result<SessionId> open_session(TenantId tenant, uint64_t ttl_ms, bool remove_expired = false);
   engine::Status close_session(SessionId session);
 
-  // How many leading blocks are there. Counts as a use of them.
-  engine::Result<size_t> lookup(SessionId session, std::span<const engine::Key> keys);
+  // A request begins: how many of its leading blocks are there. kInvalid: costs for another number of blocks.
+  engine::Result<size_t> lookup(SessionId session, std::span<const engine::Key> keys, const RequestTraits& traits = {});
 
   // Starts to load the leading blocks that are there, layer 0 of all of them first. into: [layer * keys.size() +
   // block], layer_bytes each; must stay until the load is gone.
@@ -136,8 +150,8 @@ class KvStore {
                                              std::span<std::byte* const> into);
 
   // Stores blocks. from: as `into` of load(). first_position: of the first key in its prefix. Blocks that are there, or
-  // that the filter keeps out, are skipped; the first that finds no room ends it, since what follows would be of no
-  // use.
+  // that the filter or the policies keep out, are skipped; the first that finds no room ends it, since what follows
+  // would be of no use.
   StoreResult store(SessionId session, std::span<const engine::Key> keys, std::span<const std::byte* const> from,
                     uint32_t first_position = 0);
 
@@ -146,6 +160,7 @@ class KvStore {
   // Appends up to `max` events, oldest first; returns how many are lost.
   uint64_t take_events(size_t max, std::vector<StoreEvent>& out);
   StoreCounters counters() const;
+  std::vector<engine::TierStatus> tiers() const { return engine_.status().tiers; }
   // Sessions that were looked at so far for whether their time is over: what that costs, without a clock.
   uint64_t expiry_visits() const;
 
@@ -174,6 +189,15 @@ class KvStore {
     // does not matter how many there are.
     std::list<engine::Key> held, idle;
   };
+  // The request that a session has begun.
+  struct Request {
+    std::vector<engine::Key> keys;  // empty: none
+    std::vector<uint64_t> cost_ns;  // empty, or of each
+    uint32_t first_position = 0, category = 0;
+    bool told = false;         // to the engine; what is stored now was missing then
+    std::vector<bool> passed;  // told: blocks that no policy wanted
+    bool holds(std::span<const engine::Key> some, uint64_t position) const;
+  };
   // When a session's time is over at the earliest: it may have been used since.
   using Deadlines = std::set<std::pair<uint64_t, SessionId>>;
   struct Session {
@@ -181,6 +205,7 @@ class KvStore {
     uint64_t ttl_ms = 0, used_ms = 0;
     bool remove_expired = false;
     std::vector<Held> held;
+    Request request;
     Deadlines::iterator deadline;  // where ttl_ms is not 0
   };
 
@@ -199,6 +224,10 @@ class KvStore {
   void let_go(Entry& entry);
   // NULL where the session's hold is of nothing any more.
   Entry* held(const Held& held);
+  void begin(Session& session, std::span<const engine::Key> keys, uint32_t first_position, const RequestTraits& traits);
+  // Tells the engine of the session's request, if that is to be done. at_hand: of the blocks from `position` on.
+  engine::Result<engine::Arrival> tell(Session& session, uint32_t position = 0, const std::vector<bool>& at_hand = {});
+  engine::Status keep_late(const engine::Key& key, uint64_t cost_ns, const std::function<void(std::byte* room)>& write);
   // The session holds these from now on, and nothing else.
   void hold_all(Session& session, std::span<const engine::Key> keys);
   void release(Session& session, bool expired);

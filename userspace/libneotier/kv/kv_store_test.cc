@@ -89,7 +89,8 @@ struct Rig {
   SessionId session = 0;
 
   explicit Rig(StoreOptions options = small(), size_t fast_blocks = 64, size_t slow_blocks = 256,
-               std::shared_ptr<engine::MemMedium> on = std::make_shared<engine::MemMedium>())
+               std::shared_ptr<engine::MemMedium> on = std::make_shared<engine::MemMedium>(),
+               const char* policy = placement::kRecommendedKvPolicy)
       : medium(std::move(on)) {
     std::vector<engine::TierSetup> setups(2);
     engine::MemTierOptions tier;
@@ -105,7 +106,10 @@ struct Rig {
     made = std::make_unique<engine::MemTier>(tier);
     slow = made.get();
     setups[1].tier = std::move(made);
-    for (engine::TierSetup& setup : setups) setup.object_bytes = kBlockBytes;
+    for (engine::TierSetup& setup : setups) {
+      setup.object_bytes = kBlockBytes;
+      setup.policy = policy;
+    }
     engine::EngineConfig config;
     config.max_objects = 2000;
     config.events = 4096;
@@ -123,6 +127,12 @@ struct Rig {
     cache.fill(first);
     const auto from = cache.from();
     return store->store(as ? as : session, block_keys(first, nr), from);
+  }
+  // The later blocks of a prompt.
+  StoreResult put_at(uint64_t first, uint32_t position, size_t nr) {
+    Cache cache(nr);
+    cache.fill(first + position);
+    return store->store(session, block_keys(first + position, nr), cache.from(), position);
   }
   size_t found(uint64_t first, size_t nr, SessionId as = 0) {
     return *store->lookup(as ? as : session, block_keys(first, nr));
@@ -187,6 +197,72 @@ TEST(KvStore, StoringAgainCostsNothing) {
   EXPECT_EQ(rig.of("t").used_bytes, 8 * kBlockBytes);
 }
 
+// What policies are told of is a request, once, however many calls serve it.
+TEST(KvStore, ARequestIsToldOnce) {
+  Rig rig;
+  const auto told = [&] { return rig.engine->status().counters.request_events; };
+  EXPECT_EQ(rig.found(0, 8), 0u);
+  EXPECT_EQ(rig.found(0, 8), 0u);
+  EXPECT_EQ(told(), 0u) << "a look-up again is the same request, and it may still be stored";
+  EXPECT_EQ(rig.put(0, 3).stored, 3u);
+  EXPECT_EQ(told(), 1u);
+  EXPECT_EQ(rig.put_at(0, 3, 5).stored, 5u) << "the rest of it, later";
+  EXPECT_EQ(told(), 1u);
+  EXPECT_EQ(rig.found(0, 8), 8u);
+  EXPECT_TRUE(rig.loads(0, 8));
+  EXPECT_EQ(told(), 2u) << "all of it is there";
+  EXPECT_EQ(rig.put(0, 8).present, 8u);
+  EXPECT_EQ(told(), 2u);
+  EXPECT_EQ(rig.found(0, 9), 8u);
+  EXPECT_EQ(told(), 2u);
+  EXPECT_EQ(rig.found(100, 1), 0u);
+  EXPECT_EQ(told(), 3u) << "the next one begins, and nobody stored the former";
+  const uint64_t hits = rig.engine->status().counters.hits, misses = rig.engine->status().counters.misses;
+  ASSERT_TRUE(rig.store->close_session(rig.session));
+  EXPECT_EQ(told(), 4u);
+  EXPECT_EQ(rig.engine->status().counters.hits, hits);
+  EXPECT_EQ(rig.engine->status().counters.misses, misses + 1);
+}
+
+// A block that left is known when it comes again: the policy that counts uses keeps it for one that came once.
+TEST(KvStore, PoliciesRememberWhatLeft) {
+  std::vector<engine::TierSetup> setups(1);
+  engine::MemTierOptions tier;
+  tier.name = "dram";
+  tier.capacity_bytes = 4 * kBlockBytes;
+  setups[0].tier = std::make_unique<engine::MemTier>(tier);
+  setups[0].policy = "lfu";
+  engine::EngineConfig config;
+  config.max_objects = 100;
+  config.events = 100;
+  config.measure = false;
+  config.history = 10;
+  engine::Engine engine(config, std::move(setups));
+  KvStore store(engine, small());
+  const SessionId session = *store.open_session(store.tenant("t", 0), 0);
+  const auto put = [&](uint64_t first, size_t nr) {
+    Cache cache(nr);
+    cache.fill(first);
+    EXPECT_TRUE(store.store(session, block_keys(first, nr), cache.from()).status.is_ok());
+  };
+  for (int i = 0; i < 3; i++) {
+    put(1, 1);
+    put(10 + 4 * static_cast<uint64_t>(i), 4);
+  }
+  put(1, 1);
+  put(50, 4);
+  EXPECT_TRUE(engine.lookup(make_key(1))) << "used four times";
+  EXPECT_EQ(engine.status().objects, 4u);
+  EXPECT_LE(engine.status().remembered, 10u);
+  EXPECT_FALSE(engine.lookup(make_key(10)));
+  EXPECT_EQ(engine.remove(make_key(10)).code(), Code::kNotFound);
+  put(100, 4);
+  put(200, 4);
+  put(300, 4);
+  EXPECT_LE(engine.status().remembered, 10u) << "the bound";
+  EXPECT_GE(engine.status().remembered, 6u);
+}
+
 TEST(KvStore, TheFilterKeepsOutWhatIsOfferedOnce) {
   StoreOptions options = small();
   options.store_after = 2;
@@ -242,7 +318,7 @@ TEST(KvStore, AFullTierTakesNewBlocksAfterARestart) {
   for (const bool notes : {true, false}) {
     const auto medium = std::make_shared<engine::MemMedium>();
     {
-      Rig rig(options, 8, 64, medium);
+      Rig rig(options, 8, 64, medium, "lru");
       for (uint64_t first = 0; first < 64; first += 4) {
         rig.put(first, 4);
         settle(rig);
@@ -252,7 +328,7 @@ TEST(KvStore, AFullTierTakesNewBlocksAfterARestart) {
     ASSERT_EQ(medium->extents.size(), 64u);
     if (!notes)
       for (auto& [extent, kept] : medium->extents) kept.note = 0;
-    Rig rig(options, 8, 64, medium);
+    Rig rig(options, 8, 64, medium, "lru");
     EXPECT_EQ(rig.found(0, 64), 64u);
     EXPECT_GT(rig.engine->lookup(make_key(5))->recompute_ns, 0u);
     for (uint64_t first = 1000; first < 1064; first += 4) {

@@ -129,11 +129,13 @@ Instance::Instance(PolicyRef policy, neotier_placement_config config, const std:
   config_->params = params_.data();
   bytes_ = policy_->state_bytes(config_.get());
   if (bytes_ == 0) throw std::runtime_error(fmt::format("policy {} refuses this configuration", policy_->name));
-  const size_t rounded = (bytes_ + kAlignment - 1) / kAlignment * kAlignment;
-  state_.reset(std::aligned_alloc(kAlignment, rounded));
-  if (!state_) throw std::bad_alloc();
-  std::memset(state_.get(), 0, rounded);
-  if (policy_->init(state_.get(), config_.get()) != NEOTIER_OK)
+  // Not written to here: of a large one the pages come as the policy touches them.
+  memory_.reset(std::calloc(1, bytes_ + kAlignment));
+  if (!memory_) throw std::bad_alloc();
+  size_t room = bytes_ + kAlignment;
+  state_ = memory_.get();
+  std::align(kAlignment, bytes_, state_, room);
+  if (policy_->init(state_, config_.get()) != NEOTIER_OK)
     throw std::runtime_error(fmt::format("policy {} refuses this configuration", policy_->name));
 }
 

@@ -14,6 +14,10 @@
 
 namespace neotier::placement {
 
+// What is recommended, and the default wherever a policy can be chosen (docs/policies.md).
+inline constexpr const char* kRecommendedKvPolicy = "hazard";
+inline constexpr const char* kRecommendedExpertPolicy = "learned";
+
 // Keeps the library that a policy came from loaded.
 using PolicyRef = std::shared_ptr<const neotier_placement>;
 
@@ -40,33 +44,32 @@ class Instance {
   size_t state_bytes() const { return bytes_; }
 
   void on_event(const neotier_event& event) {
-    if (policy_->on_event) policy_->on_event(state_.get(), &event);
+    if (policy_->on_event) policy_->on_event(state_, &event);
   }
-  int on_hit(const neotier_event& event, uint32_t index) { return policy_->on_hit(state_.get(), &event, index); }
-  int on_insert(const neotier_event& event, uint32_t index) { return policy_->on_insert(state_.get(), &event, index); }
-  int on_remove(uint32_t object, neotier_remove_reason reason) {
-    return policy_->on_remove(state_.get(), object, reason);
-  }
+  int on_hit(const neotier_event& event, uint32_t index) { return policy_->on_hit(state_, &event, index); }
+  int on_insert(const neotier_event& event, uint32_t index) { return policy_->on_insert(state_, &event, index); }
+  int on_remove(uint32_t object, neotier_remove_reason reason) { return policy_->on_remove(state_, object, reason); }
   uint32_t victims(const neotier_event& event, uint32_t index, uint32_t want, uint32_t* out) {
-    return policy_->victims(state_.get(), &event, index, want, out);
+    return policy_->victims(state_, &event, index, want, out);
   }
   bool admit(const neotier_event& event, uint32_t index) {
-    return !policy_->admit || policy_->admit(state_.get(), &event, index) != 0;
+    return !policy_->admit || policy_->admit(state_, &event, index) != 0;
   }
   bool can_prefetch() const { return policy_->prefetch != nullptr; }
   uint32_t prefetch(const neotier_event& event, const neotier_prefetch_request& request, neotier_prediction* out) {
-    return policy_->prefetch ? policy_->prefetch(state_.get(), &event, &request, out) : 0;
+    return policy_->prefetch ? policy_->prefetch(state_, &event, &request, out) : 0;
   }
 
  private:
-  struct Free {
-    void operator()(void* p) const;
-  };
   PolicyRef policy_;
   std::unique_ptr<neotier_placement_config> config_;
   std::vector<double> params_;
   size_t bytes_ = 0;
-  std::unique_ptr<void, Free> state_;
+  struct Free {
+    void operator()(void* p) const;
+  };
+  std::unique_ptr<void, Free> memory_;
+  void* state_ = nullptr;  // in it, aligned
 };
 
 }  // namespace neotier::placement

@@ -23,6 +23,7 @@ struct EngineRig {
     uint64_t capacity = 1 << 20;
     bool mappable = true;
     std::shared_ptr<MemMedium> medium = nullptr;
+    std::string policy = "lru";  // whose order tests can tell
   };
 
   FakeClock clock;
@@ -42,6 +43,7 @@ struct EngineRig {
       mems.push_back(tier.get());
       TierSetup setup;
       setup.object_bytes = 4096;
+      setup.policy = spec.policy;
       setup.tier = std::move(tier);
       setups.push_back(std::move(setup));
     }

@@ -181,7 +181,7 @@ std::vector<TierSetup> make_tiers(const std::string& text, const Announce& annou
     Words words = parse(part);
     Plan& plan = plans.emplace_back();
     TierSetup& setup = plan.setup;
-    setup.policy = words.take("policy", "lru");
+    setup.policy = words.take("policy", placement::kRecommendedKvPolicy);
     setup.object_bytes = words.take_size("object");
     setup.background_bytes_per_s = words.take_size("background");
     const std::string promote = words.take("promote", words.kind == "gpu" ? "no" : "yes");
