@@ -20,7 +20,7 @@ constexpr uint64_t kNoMemoryNs = 1000000;  // until it is tried again
 constexpr uint64_t kStepNs = 50000;        // between a caller's steps where there is no thread
 // What a call on many does before others may pass: some hundred microseconds' worth. A pass costs as much, where
 // somebody waits.
-constexpr size_t kMovesAtOnce = 128, kLooksAtOnce = 2048;
+constexpr size_t kMovesAtOnce = 128, kLooksAtOnce = 2048, kReadsAtOnce = 64;
 
 const EngineConfig& checked(const EngineConfig& config, const std::vector<TierSetup>& tiers) {
   if (config.max_objects < 1 || config.max_objects >= UINT32_MAX)
@@ -376,6 +376,47 @@ void Engine::get_async(const Key& key, uint64_t offset, std::span<std::byte> int
   }
   if (used) after_use(handle, clock_.now_ns());
   mover_.wake();
+}
+
+void Engine::read_mapped(std::span<const Key> keys,
+                         const std::function<void(size_t index, const std::byte* bytes)>& read,
+                         std::vector<bool>& done) {
+  struct Held {
+    size_t index;
+    TierId tier;
+    Extent extent;
+    const std::byte* bytes;
+  };
+  std::vector<Held> held;
+  for (size_t from = 0; from < keys.size(); from += kReadsAtOnce) {
+    held.clear();
+    held.reserve(kReadsAtOnce);
+    {
+      std::lock_guard lock(mutex_);
+      for (size_t i = from; i < std::min(keys.size(), from + kReadsAtOnce); i++) {
+        const Handle handle = catalogue_.find(keys[i]);
+        if (handle == kNoHandle) continue;
+        const Record& record = catalogue_[handle];
+        const Result<TierId> at = readable(record);
+        if (!at) continue;
+        const Extent extent = record.extent[record.tier(0) == *at ? 0 : 1];
+        const std::byte* const bytes = catalogue_.tier(*at).map(extent);
+        if (!bytes) continue;
+        try {
+          mover_.begin_read(*at, extent);
+        } catch (const std::bad_alloc&) {
+          break;
+        }
+        held.push_back({i, *at, extent, bytes});
+      }
+    }
+    for (const Held& one : held) {
+      read(one.index, one.bytes);
+      done[one.index] = true;
+    }
+    std::lock_guard lock(mutex_);
+    for (const Held& one : held) mover_.end_read(one.tier, one.extent);
+  }
 }
 
 Result<ObjectInfo> Engine::lookup(const Key& key) const {

@@ -184,6 +184,11 @@ class Engine {
   // The same, without waiting; `into` must stay until the ticket ends.
   // used: false where a request() has told of the use.
   void get_async(const Key& key, uint64_t offset, std::span<std::byte> into, const TicketRef& ticket, bool used = true);
+  // Calls `read` with the bytes of each object that the host can address, one after the other, in the caller's thread
+  // and not under the lock: the object stays what it is meanwhile. Marks those in `done`, as long as `keys`; the others
+  // want get_async(). No use is counted.
+  void read_mapped(std::span<const Key> keys, const std::function<void(size_t index, const std::byte* bytes)>& read,
+                   std::vector<bool>& done);
   Result<ObjectInfo> lookup(const Key& key) const;
   // How many of the first keys are there, in tiers in service: the longest prefix that need not be computed.
   size_t lookup_prefix(std::span<const Key> keys) const;

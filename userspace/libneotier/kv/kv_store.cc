@@ -20,6 +20,9 @@ namespace {
 // Beyond any deadline that a caller means.
 constexpr uint64_t kLongestWaitMs = UINT64_MAX / 2000000;
 
+// What a copy of takes some microseconds, as a job of the mover does.
+constexpr uint64_t kInlineBytes = 16 << 10;
+
 Status no_session() { return Status(Code::kNotFound, "no such session; open one, it may have expired"); }
 
 }  // namespace
@@ -343,14 +346,31 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
     counters_.loads++;
   }
   load->good_ = load->blocks_;
+  // Small pieces of blocks that the host can address are copied here and now: handing one to another thread takes
+  // longer than copying it.
+  std::vector<bool> there(load->blocks_);
+  if (options_.layer_bytes <= kInlineBytes) {
+    engine_.read_mapped(
+        keys.first(load->blocks_),
+        [&](size_t block, const std::byte* bytes) {
+          for (uint32_t layer = 0; layer < options_.layers; layer++)
+            std::memcpy(into[layer * keys.size() + block], bytes + layer * options_.layer_bytes, options_.layer_bytes);
+        },
+        there);
+  }
+  const auto others = static_cast<size_t>(std::count(there.begin(), there.end(), false));
   // In the order in which a forward pass needs them.
   for (uint32_t layer = 0; layer < options_.layers; layer++) {
-    load->tickets_[layer].reserve(load->blocks_);
+    if (others == 0) break;
+    load->tickets_[layer].reserve(others);
     // A layer's tickets lie together: they come and go at once.
-    const std::shared_ptr<engine::Ticket[]> tickets = std::make_unique<engine::Ticket[]>(load->blocks_);
+    const std::shared_ptr<engine::Ticket[]> tickets = std::make_unique<engine::Ticket[]>(others);
     for (size_t block = 0; block < load->blocks_; block++) {
+      if (there[block]) continue;
+      if (layer == 0) load->coming_.push_back(block);
       // Kept before it is used: the load waits for all that may still write to the caller's memory.
-      const engine::TicketRef& ticket = load->tickets_[layer].emplace_back(tickets, &tickets[block]);
+      const engine::TicketRef& ticket =
+          load->tickets_[layer].emplace_back(tickets, &tickets[load->tickets_[layer].size()]);
       engine_.get_async(keys[block], layer * options_.layer_bytes,
                         {into[layer * keys.size() + block], options_.layer_bytes}, ticket, false);
     }
@@ -610,15 +630,15 @@ Status Load::wait_layer(uint32_t layer, uint64_t timeout_ms) {
       std::chrono::steady_clock::now() + std::chrono::milliseconds(std::min(timeout_ms, kLongestWaitMs));
   Status first;
   size_t good = blocks_;
-  for (size_t block = 0; block < blocks_; block++) {
+  for (size_t i = 0; i < coming_.size(); i++) {
     const auto left =
         std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - std::chrono::steady_clock::now()).count();
-    Status status = tickets_[layer][block]->wait_ns(
+    Status status = tickets_[layer][i]->wait_ns(
         timeout_ms > kLongestWaitMs ? UINT64_MAX : static_cast<uint64_t>(std::max<int64_t>(left, 0)));
     if (status.code() == Code::kTimeout) return status;
     if (status.is_ok() || !first.is_ok()) continue;
     first = status;
-    good = block;
+    good = coming_[i];
   }
   good_ = std::min(good_, good);
   if (!waited_[layer]) {

@@ -118,7 +118,8 @@ class Load {
   engine::SessionId pins_ = 0;
   size_t blocks_ = 0, good_ = 0;
   bool cancelled_ = false;
-  std::vector<std::vector<engine::TicketRef>> tickets_;  // [layer][block]
+  std::vector<size_t> coming_;                           // blocks that were not there at once, in order
+  std::vector<std::vector<engine::TicketRef>> tickets_;  // [layer][of those]
   std::vector<bool> waited_ = std::vector<bool>(tickets_.size());
 };
 

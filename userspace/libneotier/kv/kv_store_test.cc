@@ -533,6 +533,23 @@ TEST(KvStore, ALoadLeavesNoPin) {
   for (const Key& key : block_keys(0, 8)) EXPECT_TRUE(rig.engine->remove(key).is_ok());
 }
 
+// No tier's thread is asked for what the caller's own can copy sooner.
+TEST(KvStore, SmallPiecesThatTheHostCanAddressAreThereAtOnce) {
+  Rig rig;
+  rig.put(0, 8);
+  Cache cache(8);
+  rig.fast->hold();
+  auto load = rig.store->load(rig.session, block_keys(0, 8), cache.into);
+  ASSERT_TRUE(load.is_ok());
+  EXPECT_EQ((*load)->blocks(), 8u);
+  EXPECT_TRUE((*load)->wait(0)) << "without a transfer";
+  EXPECT_EQ((*load)->good_blocks(), 8u);
+  EXPECT_TRUE(cache.holds(0, 8));
+  EXPECT_EQ(rig.engine->status().jobs, 0u);
+  EXPECT_EQ(rig.store->counters().loaded_blocks, 8u);
+  rig.fast->release();
+}
+
 TEST(KvStore, BadCallsAreRefused) {
   Rig rig;
   StoreOptions options = small();
