@@ -241,7 +241,8 @@ void add_kv_bench(CLI::App& kv, int& status) {
                 "Policy of every tier, here and in the replay; `neotier kv policies` lists them")
       ->capture_default_str()
       ->check(one_of("policy", policies, true));
-  c->add_option("--against", a->against, "Policy under which the same runs first; what the other one wins over it is said")
+  c->add_option("--against", a->against,
+                "Policy under which the same runs first; what the other one wins over it is said")
       ->check(one_of("policy", policies, true));
   c->add_option("--speed-up", a->bench.speed_up, "How many times as fast requests arrive as the trace says")
       ->capture_default_str()
