@@ -29,7 +29,9 @@ status=$?
 knob loss_base_ms 10000
 check "with something to spend it runs" eventually state_is 0 running
 before=$(stat skipped_control)
-line=$($content mb=8 seconds=$((100 * NEOTIER_SLOW)) stop=1800 want=1800 sleep)
+# What they win shows in the decision after their move, while the controls are still hot.
+earned() { above won_ns 0 && above promoted 1800; }
+content_until earned node="$node" mb=8 want=1800 sleep
 status=$?
 controls=$(($(stat skipped_control) - before))
 [ $status -eq 0 ] && [ $controls -gt 0 ] && ok "pages move once their heat has lasted, and some stay as controls" ||
