@@ -61,7 +61,7 @@ void add_check(Entry& entry, std::string_view check) {
   entry.text += open ? fmt::format(" At least {}.", least) : fmt::format(" From {} to {}.", least, most);
 }
 
-std::string placeholder(const std::string& type, bool many) {
+std::string value_name(const std::string& type, bool many) {
   static const std::pair<const char*, const char*> kNamesOfTypes[] = {
       {"UINT", "N"}, {"INT", "N"}, {"FLOAT", "X"}, {"BOOLEAN", ""}};
   for (const auto& [of_type, shown] : kNamesOfTypes) {
@@ -88,7 +88,7 @@ Entry entry_of(const CLI::Option& option) {
   if (option.get_items_expected_max() > 0) {
     const bool list = option.get_delimiter() != '\0';
     entry.many = option.get_items_expected_max() > 1 && !list;
-    entry.value = option.get_positional() ? option.get_name(true) : placeholder(type.substr(0, colon), list);
+    entry.value = option.get_positional() ? option.get_name(true) : value_name(type.substr(0, colon), list);
     if (colon < type.size()) add_check(entry, std::string_view(type).substr(colon + 1));
     if (!entry.choices.empty() && !option.get_positional() && entry.value == "TEXT") entry.value = "NAME";
     std::string given = option.get_default_str();
