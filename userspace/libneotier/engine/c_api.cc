@@ -215,6 +215,29 @@ int neotier_ticket_wait(const neotier_ticket* ticket, uint64_t timeout_ms) {
 
 void neotier_ticket_cancel(neotier_ticket* ticket) { ticket->owner->engine.cancel(ticket->ticket); }
 
+neotier_queue* neotier_queue_open(void) {
+  neotier_queue* opened = nullptr;
+  (void)guarded([&] {
+    opened = new neotier_queue{std::make_shared<CompletionQueue>()};
+    return 0;
+  });
+  return opened;
+}
+
+void neotier_queue_close(neotier_queue* queue) { delete queue; }
+
+int neotier_queue_fd(const neotier_queue* queue) { return queue->queue->fd(); }
+
+size_t neotier_queue_take(neotier_queue* queue, uint64_t* tags, size_t max) { return queue->queue->take({tags, max}); }
+
+int neotier_ticket_notify(neotier_ticket* ticket, neotier_queue* queue, uint64_t tag) {
+  return guarded([&] {
+    const auto ended = std::make_shared<CompletionTag>(queue->queue, tag);
+    if (!ticket->ticket->listen(ended)) return fail(NEOTIER_EEXISTS, "the ticket has its place in a queue already");
+    return 0;
+  });
+}
+
 void neotier_ticket_free(neotier_ticket* ticket) { delete ticket; }
 
 int neotier_decide(neotier_engine* engine, const struct neotier_object_key* key, const char* tier,

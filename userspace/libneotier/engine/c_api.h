@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/completion_queue.h"
 #include "engine/engine.h"
 #include "neotier.h"
 
@@ -16,6 +17,10 @@ static_assert(sizeof(neotier_object_key) == sizeof(neotier::engine::Key) &&
 
 struct neotier_engine {
   neotier::engine::Engine engine;
+};
+
+struct neotier_queue {
+  std::shared_ptr<neotier::engine::CompletionQueue> queue;  // what is still to come holds it as well
 };
 
 namespace neotier::c_api {

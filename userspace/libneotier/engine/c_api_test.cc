@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C API through the shared library.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -245,6 +247,53 @@ TEST(CApi, APinSaysWhereAGpuFindsTheBytes) {
     EXPECT_EQ(neotier_unpin(engine, session, pin), 0);
   }
   neotier_session_close(engine, session);
+  neotier_close(engine);
+}
+
+TEST(CApi, WhatHasEndedComesToAQueue) {
+  const neotier_config c = config("dram=16M");
+  neotier_engine* engine = neotier_open(&c);
+  ASSERT_NE(engine, nullptr) << neotier_error();
+  const neotier_object_key key = {{7}};
+  const std::vector<unsigned char> data(100000, 0x42);
+  ASSERT_EQ(neotier_put(engine, &key, data.data(), data.size(), nullptr), 0);
+
+  neotier_queue* queue = neotier_queue_open();
+  ASSERT_NE(queue, nullptr) << neotier_error();
+  pollfd readable{neotier_queue_fd(queue), POLLIN, 0};
+  EXPECT_EQ(poll(&readable, 1, 0), 0);
+  uint64_t tags[2] = {};
+  EXPECT_EQ(neotier_queue_take(queue, tags, 2), 0u);
+
+  constexpr size_t kNr = 300;
+  std::vector<std::vector<unsigned char>> into(kNr, std::vector<unsigned char>(data.size()));
+  std::vector<neotier_ticket*> tickets;
+  for (size_t i = 0; i < kNr; i++) {
+    tickets.push_back(neotier_get_async(engine, &key, 0, into[i].data(), data.size()));
+    ASSERT_EQ(neotier_ticket_notify(tickets[i], queue, i), 0);
+  }
+  std::set<uint64_t> seen;
+  while (seen.size() < kNr) {
+    ASSERT_EQ(poll(&readable, 1, 10000), 1) << seen.size();
+    const size_t nr = neotier_queue_take(queue, tags, 2);
+    ASSERT_GT(nr, 0u);
+    for (size_t i = 0; i < nr; i++) {
+      EXPECT_TRUE(seen.insert(tags[i]).second) << tags[i];
+      EXPECT_EQ(neotier_ticket_wait(tickets[tags[i]], 0), 0);
+      EXPECT_EQ(into[tags[i]], data);
+    }
+  }
+  EXPECT_EQ(poll(&readable, 1, 0), 0);
+
+  // Of what has ended long since, at once. What is still to come may find the queue closed.
+  ASSERT_EQ(neotier_ticket_notify(tickets[0], queue, UINT64_MAX), 0);
+  EXPECT_EQ(poll(&readable, 1, 0), 1);
+  for (neotier_ticket* ticket : tickets) neotier_ticket_free(ticket);
+  neotier_ticket* last = neotier_get_async(engine, &key, 0, into[0].data(), data.size());
+  EXPECT_EQ(neotier_ticket_notify(last, queue, 1), 0);
+  neotier_queue_close(queue);
+  EXPECT_EQ(neotier_ticket_wait(last, UINT64_MAX), 0);
+  neotier_ticket_free(last);
   neotier_close(engine);
 }
 

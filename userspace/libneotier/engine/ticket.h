@@ -17,6 +17,14 @@ namespace neotier::engine {
 struct Waiter;
 struct OfTicket;
 
+// Told once when a ticket has ended, by the thread that ends it and under that one's locks: it may take a lock that is
+// taken last, and calls nothing.
+class EndListener {
+ public:
+  virtual ~EndListener() = default;
+  virtual void ended() = 0;
+};
+
 // Thread safety: all calls from any thread, but for `waiting`. Its lock is taken last and nothing is called under it.
 class Ticket {
  public:
@@ -42,6 +50,19 @@ class Ticket {
     return first_error_;
   }
   Status wait() const { return wait_ns(UINT64_MAX); }
+  // Told when nothing is pending; at once if that is so. One at a time: false where the ticket has one already.
+  bool listen(const std::shared_ptr<EndListener>& listener) {
+    {
+      std::lock_guard lock(mutex_);
+      if (listener_) return false;
+      if (progress_.pending > 0) {
+        listener_ = listener;
+        return true;
+      }
+    }
+    listener->ended();
+    return true;
+  }
 
   // For whoever does the work.
   void expect() {
@@ -50,15 +71,21 @@ class Ticket {
   }
   // Of so many of what it expects.
   void end(const Status& status, uint32_t nr = 1) {
-    std::lock_guard lock(mutex_);
-    progress_.pending -= nr;
-    if (status.is_ok()) {
-      progress_.done += nr;
-    } else {
-      if (progress_.failed == 0) first_error_ = status;
-      progress_.failed += nr;
+    std::shared_ptr<EndListener> listener;
+    {
+      std::lock_guard lock(mutex_);
+      progress_.pending -= nr;
+      if (status.is_ok()) {
+        progress_.done += nr;
+      } else {
+        if (progress_.failed == 0) first_error_ = status;
+        progress_.failed += nr;
+      }
+      if (progress_.pending > 0) return;
+      changed_.notify_all();
+      listener.swap(listener_);
     }
-    if (progress_.pending == 0) changed_.notify_all();
+    if (listener) listener->ended();
   }
   // For the mover, with the engine's lock: a cancel looks at the jobs of its ticket alone.
   LinkedList<Waiter, OfTicket> waiting;
@@ -68,6 +95,7 @@ class Ticket {
   mutable std::condition_variable changed_;
   Progress progress_;
   Status first_error_;
+  std::shared_ptr<EndListener> listener_;
 };
 
 using TicketRef = std::shared_ptr<Ticket>;

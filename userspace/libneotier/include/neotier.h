@@ -52,6 +52,7 @@ enum neotier_move_class {
 
 typedef struct neotier_engine neotier_engine;
 typedef struct neotier_ticket neotier_ticket;
+typedef struct neotier_queue neotier_queue;
 typedef uint64_t neotier_session; /* 0 is none */
 
 struct neotier_object_key {
@@ -176,6 +177,18 @@ NEOTIER_API int neotier_ticket_poll(const neotier_ticket *ticket, struct neotier
 NEOTIER_API int neotier_ticket_wait(const neotier_ticket *ticket, uint64_t timeout_ms);
 /* Ends what only this ticket waits for, as early as may be: wait still tells how it ended. */
 NEOTIER_API void neotier_ticket_cancel(neotier_ticket *ticket);
+/*
+ * For an event loop: a queue of what has ended. Its file descriptor (an eventfd: poll it, do not read it) is readable as long as there
+ * is a tag to take. NULL: no memory, or no file descriptor.
+ */
+NEOTIER_API neotier_queue *neotier_queue_open(void);
+/* Before or after what it waits for has ended. */
+NEOTIER_API void neotier_queue_close(neotier_queue *queue);
+NEOTIER_API int neotier_queue_fd(const neotier_queue *queue);
+/* The oldest tags, as many as there are and fit; never waits. */
+NEOTIER_API size_t neotier_queue_take(neotier_queue *queue, uint64_t *tags, size_t max);
+/* Puts `tag` (any number) into the queue when the ticket has ended, at once if it has. NEOTIER_EEXISTS: it was asked already. */
+NEOTIER_API int neotier_ticket_notify(neotier_ticket *ticket, neotier_queue *queue, uint64_t tag);
 /* Work that is under way goes on; but a ticket of neotier_get_async() must have ended. */
 NEOTIER_API void neotier_ticket_free(neotier_ticket *ticket);
 

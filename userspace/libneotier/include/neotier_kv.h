@@ -72,6 +72,14 @@ NEOTIER_API void neotier_kv_close(neotier_kv *kv);
 NEOTIER_API int64_t neotier_kv_keys(neotier_kv *kv, const uint32_t *tokens, size_t nr, const char *lora, const char *salt,
 				    struct neotier_object_key *keys, size_t max);
 
+/*
+ * Keys of blocks that the caller has hashed: digests[nr] of digest_bytes each (16 .. 256), a cryptographic hash that names the
+ * block's whole prefix, with what else tells its bytes apart (the KV group). The configuration's `space` goes into the keys; its
+ * block_tokens and seed do not matter.
+ */
+NEOTIER_API int neotier_kv_digest_keys(neotier_kv *kv, const void *digests, size_t digest_bytes, size_t nr,
+				       struct neotier_object_key *keys);
+
 /* The tenant of that name, made or given a new quota in bytes (0: none). Its number, or an error. */
 NEOTIER_API int64_t neotier_kv_tenant(neotier_kv *kv, const char *name, uint64_t quota_bytes);
 /*
@@ -97,11 +105,16 @@ NEOTIER_API int64_t neotier_kv_lookup(neotier_kv *kv, uint64_t session, const st
  */
 NEOTIER_API neotier_kv_load *neotier_kv_load_start(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr,
 						   void *const *into);
+/* The same of blocks that first_position others come before in their prefix. */
+NEOTIER_API neotier_kv_load *neotier_kv_load_start_at(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr,
+						      void *const *into, uint32_t first_position);
 NEOTIER_API size_t neotier_kv_load_blocks(const neotier_kv_load *load);
 /* NEOTIER_ETIMEOUT: still under way. Another error: blocks from neotier_kv_load_good() on must be computed. UINT64_MAX: for ever. */
 NEOTIER_API int neotier_kv_load_wait_layer(neotier_kv_load *load, uint32_t layer, uint64_t timeout_ms);
 NEOTIER_API int neotier_kv_load_wait(neotier_kv_load *load, uint64_t timeout_ms);
 NEOTIER_API size_t neotier_kv_load_good(const neotier_kv_load *load);
+/* As neotier_ticket_notify(), when all of it has ended: then neotier_kv_load_wait() does not wait. */
+NEOTIER_API int neotier_kv_load_notify(neotier_kv_load *load, neotier_queue *queue, uint64_t tag);
 NEOTIER_API void neotier_kv_load_cancel(neotier_kv_load *load);
 /* Waits for what is at a tier just now, and releases the pins. */
 NEOTIER_API void neotier_kv_load_free(neotier_kv_load *load);

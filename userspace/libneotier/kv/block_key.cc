@@ -101,6 +101,11 @@ engine::Key KeyChain::key(const Digest& digest) const {
     std::memcpy(key.bytes, digest.data(), sizeof key.bytes);
     return key;
   }
+  return key_of_digest(digest);
+}
+
+engine::Key KeyChain::key_of_digest(std::span<const uint8_t> digest) const {
+  engine::Key key;
   std::vector<uint8_t> text(digest.begin(), digest.end());
   text.insert(text.end(), options_.space.begin(), options_.space.end());
   const Digest mixed = options_.hash == HashKind::kXxh3 ? xxh3(text) : sha256(text);

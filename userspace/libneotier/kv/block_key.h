@@ -56,6 +56,8 @@ class KeyChain {
   Digest next(const Digest& parent, std::span<const Token> block, const Extra& extra, bool first) const;
   // The engine's key of a block with this digest.
   engine::Key key(const Digest& digest) const;
+  // The same of a digest that the caller made, of any length: always hashed, so that what follows its 16th byte counts.
+  engine::Key key_of_digest(std::span<const uint8_t> digest) const;
   std::vector<engine::Key> keys(std::span<const Token> tokens, const Extra& extra = {}) const;
 
  private:

@@ -119,6 +119,20 @@ int64_t neotier_kv_keys(neotier_kv* kv, const uint32_t* tokens, size_t nr, const
   return code < 0 ? code : found;
 }
 
+int neotier_kv_digest_keys(neotier_kv* kv, const void* digests, size_t digest_bytes, size_t nr,
+                           struct neotier_object_key* keys) {
+  return guarded([&] {
+    if (digest_bytes < 16 || digest_bytes > 256)
+      return fail(NEOTIER_EINVALID, "a digest has 16 to 256 bytes");
+    const auto* at = static_cast<const uint8_t*>(digests);
+    for (size_t i = 0; i < nr; i++) {
+      const Key key = kv->chain.key_of_digest({at + i * digest_bytes, digest_bytes});
+      std::memcpy(keys[i].bytes, key.bytes, sizeof key.bytes);
+    }
+    return 0;
+  });
+}
+
 int64_t neotier_kv_tenant(neotier_kv* kv, const char* name, uint64_t quota_bytes) {
   int64_t tenant = 0;
   const int code = guarded([&] {
@@ -168,12 +182,17 @@ int64_t neotier_kv_request(neotier_kv* kv, uint64_t session, const struct neotie
 
 neotier_kv_load* neotier_kv_load_start(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys,
                                        size_t nr, void* const* into) {
+  return neotier_kv_load_start_at(kv, session, keys, nr, into, 0);
+}
+
+neotier_kv_load* neotier_kv_load_start_at(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys,
+                                          size_t nr, void* const* into, uint32_t first_position) {
   neotier_kv_load* started = nullptr;
   (void)guarded([&] {
     if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
     std::vector<std::byte*> places(nr * kv->store.options().layers);
     for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<std::byte*>(into[i]);
-    auto load = kv->store.load(session, keys_of(keys, nr), places);
+    auto load = kv->store.load(session, keys_of(keys, nr), places, first_position);
     if (!load) return answer(load.status());
     started = new neotier_kv_load{std::move(*load)};
     return 0;
@@ -192,6 +211,14 @@ int neotier_kv_load_wait(neotier_kv_load* load, uint64_t timeout_ms) {
 }
 
 size_t neotier_kv_load_good(const neotier_kv_load* load) { return load->load->good_blocks(); }
+
+int neotier_kv_load_notify(neotier_kv_load* load, neotier_queue* queue, uint64_t tag) {
+  return guarded([&] {
+    if (!load->load->notify(queue->queue, tag))
+      return fail(NEOTIER_EEXISTS, "the load has its place in a queue already");
+    return 0;
+  });
+}
 
 void neotier_kv_load_cancel(neotier_kv_load* load) { load->load->cancel(); }
 

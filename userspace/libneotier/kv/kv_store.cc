@@ -322,7 +322,7 @@ void KvStore::write_out(const Key& key, Entry& entry) {
 }
 
 Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const Key> keys,
-                                            std::span<std::byte* const> into) {
+                                            std::span<std::byte* const> into, uint32_t first_position) {
   if (keys.size() > SIZE_MAX / options_.layers || into.size() != keys.size() * options_.layers)
     return Status(Code::kInvalid,
                   fmt::format("{} destinations for {} blocks of {} layers", into.size(), keys.size(), options_.layers));
@@ -335,10 +335,10 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
     Session* asking = find(session);
     if (!asking) return no_session();
     const Request& open = asking->request;
-    if (open.told || !open.holds(keys, 0)) begin(*asking, keys, 0, {});
+    if (open.told || !open.holds(keys, first_position)) begin(*asking, keys, first_position, {});
     while (load->blocks_ < keys.size() && engine_.pin(load->pins_, keys[load->blocks_], options_.lease_ms, false)) {
       const size_t block = load->blocks_++;
-      write_out(keys[block], adopt(keys[block], asking->tenant, block));
+      write_out(keys[block], adopt(keys[block], asking->tenant, first_position + block));
     }
     // With all of it there, nothing will be stored.
     if (load->blocks_ == open.keys.size()) (void)tell(*asking);
@@ -617,6 +617,19 @@ Load::~Load() {
     for (const engine::TicketRef& ticket : layer) (void)ticket->wait();
   }
   if (pins_) store_.engine_.close_session(pins_);
+}
+
+bool Load::notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) {
+  if (std::exchange(notified_, true)) return false;
+  const auto ended = std::make_shared<engine::CompletionTag>(queue, tag);
+  for (const auto& layer : tickets_) {
+    for (const engine::TicketRef& ticket : layer) {
+      ended->expect();
+      (void)ticket->listen(ended);
+    }
+  }
+  ended->seal();
+  return true;
 }
 
 void Load::cancel() {

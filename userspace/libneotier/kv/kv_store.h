@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "engine/clock.h"
+#include "engine/completion_queue.h"
 #include "engine/engine.h"
 #include "engine/events.h"
 
@@ -106,6 +107,8 @@ class Load {
   // be computed anew; those before it are good in this layer.
   engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms);
   engine::Status wait(uint64_t timeout_ms);
+  // `tag` comes to the queue once nothing is under way any more; at once if that is so. false: that was asked before.
+  bool notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag);
   // Leading blocks whose layers, of those waited for, have all arrived.
   size_t good_blocks() const { return good_; }
   void cancel();
@@ -117,7 +120,7 @@ class Load {
   KvStore& store_;
   engine::SessionId pins_ = 0;
   size_t blocks_ = 0, good_ = 0;
-  bool cancelled_ = false;
+  bool cancelled_ = false, notified_ = false;
   std::vector<size_t> coming_;                           // blocks that were not there at once, in order
   std::vector<std::vector<engine::TicketRef>> tickets_;  // [layer][of those]
   std::vector<bool> waited_ = std::vector<bool>(tickets_.size());
@@ -146,9 +149,9 @@ class KvStore {
   engine::Result<size_t> lookup(SessionId session, std::span<const engine::Key> keys, const RequestTraits& traits = {});
 
   // Starts to load the leading blocks that are there, layer 0 of all of them first. into: [layer * keys.size() +
-  // block], layer_bytes each; must stay until the load is gone.
+  // block], layer_bytes each; must stay until the load is gone. first_position: of the first key in its prefix.
   engine::Result<std::unique_ptr<Load>> load(SessionId session, std::span<const engine::Key> keys,
-                                             std::span<std::byte* const> into);
+                                             std::span<std::byte* const> into, uint32_t first_position = 0);
 
   // Stores blocks. from: as `into` of load(). first_position: of the first key in its prefix. Blocks that are there, or
   // that the filter or the policies keep out, are skipped; the first that finds no room ends it, since what follows

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NeoTier for Python: objects over GPU, DRAM, CXL and SSD tiers (Engine), KV blocks on them (KvStore), and what serving engines load
+by name (neotier.vllm)."""
+from .engine import CompletionQueue, Decision, Engine, ObjectInfo, Pin, Session, Ticket
+from .errors import (BusyError, CancelledError, CorruptError, ExistsError, FullError, GoneError, InvalidError, IoError, NeoTierError,
+                     NoMemoryError, NotFoundError, TimeoutError, UnsupportedError)
+from .kv import Event, KvSession, KvStore, Load, Stored
+
+__all__ = [
+    "Engine", "Ticket", "CompletionQueue", "Session", "Pin", "ObjectInfo", "Decision", "KvStore", "KvSession", "Load", "Stored", "Event",
+    "NeoTierError", "InvalidError", "NotFoundError", "ExistsError", "FullError", "BusyError", "CancelledError", "TimeoutError", "IoError",
+    "CorruptError", "GoneError", "UnsupportedError", "NoMemoryError",
+]

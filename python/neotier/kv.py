@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV blocks on the engine: neotier_kv.h with Python's manners. A block is named by a key that hashes its whole prefix."""
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ._native import ffi, lib
+from .engine import KEY_BYTES, Buffer, Engine, Keys, _ms, _text, key_array, whole_text
+from .errors import check, not_null
+
+Write = Literal["back", "selective", "through"]
+_WRITES = {"back": 0, "selective": 1, "through": 2}
+_HASHES = {"sha256_cbor": 0, "xxh3": 1}
+_EVENTS = ("copied", "left", "forgotten")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Blocks that were stored, were there, were kept out by the filter, or that the policies would rather not have."""
+
+    stored: int
+    present: int
+    filtered: int
+    passed: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """A copy is in `tier` ("copied"), that copy is gone ("left"), or the block is gone ("forgotten")."""
+
+    key: bytes
+    kind: Literal["copied", "left", "forgotten"]
+    tier: str
+
+
+class Load:
+    """Blocks on their way into the caller's memory, pinned until close(). One thread at a time."""
+
+    def __init__(self, store: "KvStore", load, held) -> None:
+        self._store = store  # outlives it
+        self._load = not_null(load)
+        self._held = held  # the caller's memory
+        store._loads.add(self)
+
+    @property
+    def blocks(self) -> int:
+        """Leading blocks that are being loaded."""
+        return lib.neotier_kv_load_blocks(self._load)
+
+    @property
+    def good(self) -> int:
+        """Leading blocks whose layers, of those waited for, have all arrived."""
+        return lib.neotier_kv_load_good(self._load)
+
+    def wait(self, timeout: float | None = None, layer: int | None = None) -> None:
+        """Until it is there, or that layer of all blocks. Raises TimeoutError, or what failed: blocks from `good` on are to be
+        computed then."""
+        if layer is None:
+            check(lib.neotier_kv_load_wait(self._load, _ms(timeout)))
+        else:
+            check(lib.neotier_kv_load_wait_layer(self._load, layer, _ms(timeout)))
+
+    def _notify(self, queue, number: int) -> int:  # CompletionQueue.add()
+        return lib.neotier_kv_load_notify(self._load, queue, number)
+
+    def cancel(self) -> None:
+        lib.neotier_kv_load_cancel(self._load)
+
+    def close(self) -> None:
+        """Waits for what is at a tier just now, and releases the pins."""
+        if self._load is not None:
+            load, self._load, self._held = self._load, None, None
+            lib.neotier_kv_load_free(load)
+
+    __del__ = close
+
+    def __enter__(self) -> "Load":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class KvSession:
+    """A conversation. Its requests come one after the other."""
+
+    def __init__(self, store: "KvStore", session: int) -> None:
+        self._store, self._session = store, session
+
+    def request(self, keys: Keys, *, category: int = 0, cost_ns: Sequence[int] | None = None) -> int:
+        """A request begins: how many of its leading blocks are there. cost_ns: to make each block anew."""
+        array, nr = key_array(keys)
+        info = ffi.new("struct neotier_kv_request_info *", {
+            "struct_bytes": ffi.sizeof("struct neotier_kv_request_info"), "category": category})
+        if cost_ns is not None:
+            if len(cost_ns) != nr:
+                raise ValueError(f"cost_ns: {len(cost_ns)} of {nr} blocks")
+            costs = ffi.new("uint64_t[]", list(cost_ns))
+            info.cost_ns = costs
+        return check(lib.neotier_kv_request(self._store._handle(), self._session, array, nr, info))
+
+    def load(self, keys: Keys, into: Sequence[Buffer], first_position: int = 0) -> Load:
+        """Starts to load the leading blocks that are there. into[layer * blocks + block]: layer_bytes each, writable.
+        first_position: how many blocks of the prefix come before the first."""
+        array, nr = key_array(keys)
+        held = self._store._pieces(into, nr, True)
+        return Load(self._store, lib.neotier_kv_load_start_at(self._store._handle(), self._session, array, nr, held[0],
+                                                              first_position), held)
+
+    def store(self, keys: Keys, data: Sequence[Buffer], first_position: int = 0) -> Stored:
+        """Stores blocks. data: as `into` of load(). FullError: no room for one; those before it are stored."""
+        array, nr = key_array(keys)
+        held = self._store._pieces(data, nr, False)
+        stored = ffi.new("struct neotier_kv_stored *", {"struct_bytes": ffi.sizeof("struct neotier_kv_stored")})
+        check(lib.neotier_kv_store(self._store._handle(), self._session, array, nr, held[0], first_position, stored))
+        return Stored(stored.stored, stored.present, stored.filtered, stored.passed)
+
+    def close(self) -> None:
+        if self._session:
+            session, self._session = self._session, 0
+            check(lib.neotier_kv_session_close(self._store._handle(), session))
+
+    def __enter__(self) -> "KvSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class KvStore:
+    """Blocks of `layers` pieces of layer_bytes each. The engine must have been opened with events=65536 or more.
+
+    space: model, data type, layout: keeps apart what must not be mixed. seed: processes that share it share blocks; None: random.
+    recompute_ns, recompute_per_position_ns: to make a block anew, and so much more for each block before it.
+    """
+
+    def __init__(self, engine: Engine, *, layers: int, layer_bytes: int, block_tokens: int = 16, hash: str = "sha256_cbor",
+                 seed: str | None = None, space: str | None = None, write: Write = "back", write_after: int = 2, store_after: int = 1,
+                 recompute_ns: int = 0, recompute_per_position_ns: int = 0, lease: float = 60) -> None:
+        if write not in _WRITES or hash not in _HASHES:
+            raise ValueError(f"write: {', '.join(_WRITES)}; hash: {', '.join(_HASHES)}")
+        texts = _text(seed), _text(space)
+        config = ffi.new("struct neotier_kv_config *", {
+            "struct_bytes": ffi.sizeof("struct neotier_kv_config"), "block_tokens": block_tokens, "layers": layers,
+            "hash": _HASHES[hash], "layer_bytes": layer_bytes, "seed": texts[0], "space": texts[1], "write": _WRITES[write],
+            "write_after": write_after, "store_after": store_after, "recompute_ns": recompute_ns,
+            "recompute_per_position_ns": recompute_per_position_ns, "lease_ms": _ms(lease)})
+        self._engine = engine
+        self.layers, self.layer_bytes = layers, layer_bytes
+        self._kv = not_null(lib.neotier_kv_open(engine._handle(), config))
+        self._loads: "weakref.WeakSet[Load]" = weakref.WeakSet()
+        engine._before_close.add(self)
+
+    def _handle(self):
+        if self._kv is None:
+            raise ValueError("the store is closed")
+        return self._kv
+
+    def _pieces(self, buffers: Sequence[Buffer], nr: int, writable: bool):
+        if len(buffers) != nr * self.layers:
+            raise ValueError(f"{len(buffers)} buffers for {nr} blocks of {self.layers} layers")
+        held = [ffi.from_buffer(buffer, require_writable=writable) for buffer in buffers]
+        for buffer in held:
+            if len(buffer) != self.layer_bytes:
+                raise ValueError(f"a buffer of {len(buffer)} bytes; a block's layer has {self.layer_bytes}")
+        return ffi.new("void *[]", held), held
+
+    def keys(self, tokens: Sequence[int], lora: str | None = None, salt: str | None = None) -> list[bytes]:
+        """Keys of the whole blocks of a prompt."""
+        text = ffi.new("uint32_t[]", list(tokens))
+        most = len(tokens)
+        made = ffi.new("struct neotier_object_key[]", max(most, 1))
+        nr = check(lib.neotier_kv_keys(self._handle(), text, len(tokens), _text(lora), _text(salt), made, most))
+        return _split(made, nr)
+
+    def digest_keys(self, digests: Iterable[bytes]) -> list[bytes]:
+        """Keys of blocks that the caller has hashed: digests of one length, 16 to 256 bytes, each naming its whole prefix."""
+        digests = list(digests)
+        if not digests:
+            return []
+        size = len(digests[0])
+        if any(len(digest) != size for digest in digests):
+            raise ValueError("digests: not of one length")
+        made = ffi.new("struct neotier_object_key[]", len(digests))
+        check(lib.neotier_kv_digest_keys(self._handle(), ffi.from_buffer(b"".join(digests)), size, len(digests), made))
+        return _split(made, len(digests))
+
+    def tenant(self, name: str, quota_bytes: int = 0) -> int:
+        return check(lib.neotier_kv_tenant(self._handle(), _text(name), quota_bytes))
+
+    def session(self, tenant: int, ttl: float = 0, remove_expired: bool = False) -> KvSession:
+        """ttl: seconds that its blocks are kept for after its last use; 0: until it is closed."""
+        return KvSession(self, check(lib.neotier_kv_session_open(self._handle(), tenant, _ms(ttl), remove_expired)))
+
+    def events(self, most: int = 4096) -> tuple[list[Event], int]:
+        """Events since the last call, oldest first, and how many came in between and are lost."""
+        room, lost = ffi.new("struct neotier_kv_event[]", most), ffi.new("uint64_t *")
+        nr = check(lib.neotier_kv_events(self._handle(), room, most, lost))
+        return [Event(bytes(ffi.buffer(room[i].key.bytes)), _EVENTS[room[i].kind], ffi.string(room[i].tier).decode())
+                for i in range(nr)], lost[0]
+
+    def stats(self) -> dict[str, Any]:
+        """Counters, tenants, and each tier's policy and room."""
+        handle = self._handle()
+        return json.loads(whole_text(lambda into, room: lib.neotier_kv_stats(handle, into, room)))
+
+    def close(self) -> None:
+        """Ends its loads. The blocks stay in the engine. Nothing of it may be in use in another thread."""
+        if self._kv is not None:
+            for load in list(self._loads):
+                load.close()
+            kv, self._kv = self._kv, None
+            lib.neotier_kv_close(kv)
+
+    def __enter__(self) -> "KvStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _split(keys, nr: int) -> list[bytes]:
+    text = bytes(ffi.buffer(keys, nr * KEY_BYTES)) if nr else b""
+    return [text[i:i + KEY_BYTES] for i in range(0, len(text), KEY_BYTES)]

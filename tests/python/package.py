@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package: buffers without copies, errors, asyncio, KV blocks. TAP. With $NEOTIER_LIBRARY and PYTHONPATH=python in a clone,
+without them as it was installed."""
+import array
+import asyncio
+import gc
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import neotier  # noqa: E402
+import tap  # noqa: E402
+
+MIB = 1 << 20
+
+
+def key(number):
+    return number.to_bytes(16, "big")
+
+
+class Objects(unittest.TestCase):
+    def setUp(self):
+        self.engine = neotier.Engine("dram=64M", max_objects=10000, events=65536)
+        self.addCleanup(self.engine.close)
+
+    def test_buffers(self):
+        """bytes, bytearray, memoryview and arrays go in and out where they lie"""
+        data = bytes(range(256)) * 256
+        for number, given in enumerate((data, bytearray(data), memoryview(data), array.array("I", data))):
+            self.engine.put(key(number), given)
+            into = bytearray(len(data))
+            self.engine.get(key(number), into)
+            self.assertEqual(into, data)
+        middle = array.array("Q", bytes(80))
+        self.engine.get(key(0), memoryview(middle)[2:4], offset=256)
+        self.assertEqual(middle.tobytes(), bytes(16) + data[256:272] + bytes(48))
+        self.assertEqual(self.engine.read(key(1)), data)
+
+    def test_no_copy(self):
+        """a get writes to the caller's memory, and not to what cannot be written"""
+        self.engine.put(key(1), b"x" * 64)
+        with self.assertRaises((BufferError, TypeError, ValueError)):
+            self.engine.get(key(1), bytes(64))
+        shared = memoryview(bytearray(64))
+        self.engine.get(key(1), shared)
+        self.assertEqual(shared.obj, b"x" * 64)
+
+    def test_errors(self):
+        """each of neotier.h's errors is an exception, and Python's own where it has one"""
+        with self.assertRaises(neotier.NotFoundError) as raised:
+            self.engine.get(key(1), bytearray(8))
+        self.assertIsInstance(raised.exception, KeyError)
+        self.assertEqual((str(raised.exception), raised.exception.code), ("no such object", -2))
+        self.engine.put(key(1), b"12345678")
+        with self.assertRaises(neotier.ExistsError):
+            self.engine.put(key(1), b"12345678")
+        with self.assertRaises(neotier.InvalidError) as raised:
+            self.engine.get(key(1), bytearray(9))
+        self.assertIsInstance(raised.exception, ValueError)
+        with self.assertRaises(neotier.InvalidError):
+            self.engine.put(key(2), b"")
+        with self.assertRaises(neotier.FullError):
+            for number in range(2, 80):
+                self.engine.put(key(number), bytes(MIB))
+        with self.assertRaisesRegex(neotier.InvalidError, "no kind of tier 'tape'"):
+            neotier.Engine("tape=1G")
+        with self.assertRaisesRegex(ValueError, "no setting 'colour'; there are background_share"):
+            neotier.Engine("dram=1M", colour=1)
+        for wrong in (b"", b"x" * 15, b"x" * 32):
+            with self.assertRaisesRegex(ValueError, "a key has 16"):
+                self.engine.lookup(wrong)
+
+    def test_lookup(self):
+        """what lookup tells; `in`; the first keys that are there"""
+        self.engine.put(key(1), b"x" * 100, kind="kv", recompute_ns=5000)
+        info = self.engine.lookup(key(1))
+        self.assertEqual((info.kind, info.bytes, info.recompute_ns, info.tier), ("kv", 100, 5000, "dram"))
+        self.assertIsNone(self.engine.lookup(key(2)))
+        self.assertIn(key(1), self.engine)
+        self.assertNotIn(key(2), self.engine)
+        self.assertEqual(self.engine.lookup_prefix([key(1), key(2)]), 1)
+        self.assertEqual(self.engine.lookup_prefix(key(1) * 3), 3)
+        self.engine.remove(key(1))
+        self.assertNotIn(key(1), self.engine)
+
+    def test_pin(self):
+        """a pin shows the bytes where they lie, read only, and holds them"""
+        self.engine.put(key(1), b"x" * 100)
+        with self.engine.session() as session:
+            with session.pin(key(1)) as pin:
+                self.assertEqual(pin.data, b"x" * 100)
+                self.assertTrue(pin.data.readonly)
+                with self.assertRaises(neotier.BusyError):
+                    self.engine.remove(key(1))
+            session.pin(key(1))
+        self.engine.remove(key(1))
+
+    def test_waiting_lets_others_run(self):
+        """a thread that waits does not hold the interpreter"""
+        self.engine.put(key(1), os.urandom(MIB))
+        tickets = [self.engine.get_async(key(1), bytearray(MIB)) for _ in range(32)]
+        waiters = [threading.Thread(target=ticket.wait) for ticket in tickets]
+        for thread in waiters:
+            thread.start()
+        for thread in waiters:
+            thread.join(30)
+            self.assertFalse(thread.is_alive())
+        self.assertEqual([ticket.progress() for ticket in tickets], [(0, 1, 0)] * 32)
+
+    def test_forgotten_tickets(self):
+        """a ticket that nobody holds writes to no memory that is gone"""
+        self.engine.put(key(1), os.urandom(MIB))
+        for _ in range(200):
+            self.engine.get_async(key(1), bytearray(MIB))
+        gc.collect()
+        # A buffer with views of it cannot be resized: of one that was let go, nobody has any.
+        own = bytearray(MIB)
+        ticket = self.engine.get_async(key(1), own)
+        with self.assertRaises(BufferError):
+            own.append(0)
+        del ticket
+        gc.collect()
+        own.append(0)
+
+    def test_queue(self):
+        """a queue is readable as long as there is something to take, and takes each tag once"""
+        self.engine.put(key(1), os.urandom(4096))
+        queue = neotier.CompletionQueue()
+        readable = lambda seconds: bool(select.select([queue], [], [], seconds)[0])  # noqa: E731
+        self.assertFalse(readable(0))
+        tickets = [self.engine.get_async(key(1), bytearray(4096)) for _ in range(50)]
+        for number, ticket in enumerate(tickets):
+            queue.add(ticket, number)
+        seen = []
+        while len(seen) < 50:
+            self.assertTrue(readable(10))
+            seen += queue.take(7)
+        self.assertEqual(sorted(seen), list(range(50)))
+        self.assertFalse(readable(0))
+        queue.add(tickets[0])
+        self.assertEqual(queue.take(), [tickets[0]])
+
+    def test_asyncio(self):
+        """tickets are awaited in any number, in two loops, and cancelled tasks do no harm"""
+        self.engine.put(key(1), os.urandom(MIB))
+        data = self.engine.read(key(1))
+
+        async def load():
+            into = bytearray(MIB)
+            await self.engine.get_async(key(1), into)
+            return into == data
+
+        async def many():
+            tasks = [asyncio.ensure_future(load()) for _ in range(64)]
+            await asyncio.sleep(0)
+            for task in tasks[::4]:
+                task.cancel()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+        async def fails():
+            await self.engine.get_async(key(2), bytearray(4))
+
+        for _ in range(2):
+            came = asyncio.run(many())
+            self.assertEqual([one for number, one in enumerate(came) if number % 4], [True] * 48)
+            for one in came[::4]:
+                self.assertTrue(one is True or isinstance(one, asyncio.CancelledError), one)
+        with self.assertRaises(neotier.NotFoundError):
+            asyncio.run(fails())
+
+    def test_moves(self):
+        """objects move between tiers, what a tier's withdrawal leaves is known"""
+        with neotier.Engine("dram=16M,cxl=16M") as engine:
+            engine.put(key(1), bytes(4096))
+            engine.move([key(1)], "cxl").wait(10)
+            self.assertEqual(engine.lookup(key(1)).tier, "cxl")
+            with self.assertRaises(neotier.UnsupportedError):
+                engine.write_back([key(1)]).wait(10)
+            engine.tier_service("cxl", False)
+            with self.assertRaises(neotier.GoneError):
+                engine.get(key(1), bytearray(4096))
+            engine.tier_service("cxl", True)
+            engine.get(key(1), bytearray(4096))
+            self.assertIn(engine.decide(key(1)).choice, ("load", "recompute", "compute_on_cpu"))
+            self.assertEqual([tier["name"] for tier in engine.metrics()["tiers"]], ["dram", "cxl"])
+            self.assertIn('neotier_tier_in_service{tier="cxl"', engine.prometheus())
+
+    def test_closed(self):
+        """a closed engine is told in one line, also where tickets are left"""
+        engine = neotier.Engine("dram=16M")
+        engine.put(key(1), bytes(4096))
+        ticket = engine.get_async(key(1), bytearray(4096))
+        engine.close()
+        engine.close()
+        with self.assertRaisesRegex(ValueError, "the engine is closed"):
+            engine.lookup(key(1))
+        del ticket
+        gc.collect()
+
+
+class Blocks(unittest.TestCase):
+    LAYERS, BYTES = 2, 4096
+
+    def open(self, tiers="dram=16M", **settings):
+        engine = neotier.Engine(tiers, max_objects=10000, events=65536)
+        self.addCleanup(engine.close)
+        return neotier.KvStore(engine, layers=self.LAYERS, layer_bytes=self.BYTES, seed="0", recompute_ns=10**6,
+                               **{"space": "model/bf16", **settings})
+
+    def data(self, nr):
+        return [os.urandom(self.BYTES) for _ in range(nr * self.LAYERS)]
+
+    def room(self, nr):
+        return [bytearray(self.BYTES) for _ in range(nr * self.LAYERS)]
+
+    def test_request(self):
+        """a request: look up, load, store; layer by layer; also of blocks in the middle of a prefix"""
+        store = self.open()
+        session = store.session(store.tenant("a"))
+        keys = store.keys(range(8 * 16))
+        data = self.data(8)
+        self.assertEqual(session.request(keys, category=1, cost_ns=[10**6] * 8), 0)
+        self.assertEqual(session.store(keys, data), neotier.Stored(8, 0, 0, 0))
+        self.assertEqual(session.request(keys), 8)
+        into = self.room(8)
+        with session.load(keys, into) as load:
+            load.wait(10, layer=0)
+            self.assertEqual(into[:8], data[:8])
+            load.wait(10)
+            self.assertEqual((load.blocks, load.good, into), (8, 8, data))
+        into = self.room(3)
+        with session.load(keys[5:], into, first_position=5) as load:
+            load.wait(10)
+            self.assertEqual(into, data[5:8] + data[13:])
+        self.assertEqual(store.stats()["loaded_blocks"], 11)
+        self.assertEqual([event.kind for event in store.events()[0]], ["copied"] * 8)
+        session.close()
+
+    def test_notify(self):
+        """a load tells a queue that it has ended"""
+        for size in (4096, 1 << 20):  # copied by the caller's thread, and by others
+            engine = neotier.Engine("dram=64M", events=65536)
+            store = neotier.KvStore(engine, layers=1, layer_bytes=size, recompute_ns=1, seed="0")
+            session = store.session(store.tenant("a"))
+            keys = store.keys(range(20 * 16))
+            data = [bytes([i]) * size for i in range(20)]
+            session.store(keys, data)
+            queue, into = neotier.CompletionQueue(), [bytearray(size) for _ in range(20)]
+            load = session.load(keys, into)
+            queue.add(load)
+            self.assertEqual(select.select([queue], [], [], 10)[0], [queue])
+            self.assertEqual(queue.take(), [load])
+            load.wait(0)
+            self.assertEqual(into, data)
+            with self.assertRaises(neotier.ExistsError):
+                queue.add(load)
+            engine.close()
+
+    def test_digests(self):
+        """keys of the caller's digests: equal in another process, other ones in another space or with another last byte"""
+        digests = [bytes([i]) * 36 for i in range(4)]
+        keys = self.open().digest_keys(digests)
+        other = subprocess.run([sys.executable, "-c", (
+            "import neotier; e = neotier.Engine('dram=1M', events=16)\n"
+            "s = neotier.KvStore(e, layers=2, layer_bytes=4096, space='model/bf16')\n"
+            "print(b''.join(s.digest_keys([bytes([i]) * 36 for i in range(4)])).hex())")], check=True, capture_output=True, text=True)
+        self.assertEqual(other.stdout.strip(), b"".join(keys).hex())
+        self.assertNotEqual(self.open(space="model/fp8").digest_keys(digests), keys)
+        self.assertNotEqual(self.open(space="").digest_keys([digests[0][:-1] + b"\1"]), self.open(space="").digest_keys(digests[:1]))
+        self.assertEqual(self.open().digest_keys([]), [])
+        for wrong in ([b"x" * 15], [b"x" * 257], [b"x" * 16, b"x" * 17]):
+            with self.assertRaises(ValueError):
+                self.open().digest_keys(wrong)
+
+    def test_wrong_buffers(self):
+        """buffers of a wrong number or size are refused before anything is done"""
+        store = self.open()
+        session = store.session(store.tenant("a"))
+        keys = store.keys(range(32))
+        for wrong in ([bytearray(4096)] * 3, [bytearray(4095)] * 4):
+            with self.assertRaises(ValueError):
+                session.store(keys, wrong)
+            with self.assertRaises(ValueError):
+                session.load(keys, wrong)
+        self.assertEqual(store.stats()["offered"], 0)
+
+    def test_restart(self):
+        """blocks on an SSD tier are there in the next process"""
+        with tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR")) as folder:
+            tiers = f"dram=4M,ssd=16M:file={folder}/kv"
+            store = self.open(tiers, write="through")
+            session = store.session(store.tenant("a"))
+            keys, data = store.keys(range(64 * 16)), self.data(64)
+            session.store(keys, data)
+            store._engine.write_back(keys).wait(30)
+            store._engine.flush()
+            store._engine.close()
+            store = self.open(tiers)
+            into = self.room(64)
+            with store.session(store.tenant("a")).load(keys, into) as load:
+                load.wait(30)
+                self.assertEqual((load.good, into), (64, data))
+            store._engine.close()
+
+    def test_closed(self):
+        """a store ends its loads when its engine is closed"""
+        store = self.open()
+        session = store.session(store.tenant("a"))
+        keys = store.keys(range(32))
+        session.store(keys, self.data(2))
+        load = session.load(keys, self.room(2))
+        store._engine.close()
+        with self.assertRaisesRegex(ValueError, "the store is closed"):
+            session.request(keys)
+        load.close()
+
+
+if __name__ == "__main__":
+    tap.main()
