@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import weakref
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 from ._native import ffi, lib
 from .engine import KEY_BYTES, Buffer, Engine, Keys, _ms, _text, key_array, whole_text
 from .errors import check, not_null
 
+Buffers = Union[Sequence[Buffer], "Pieces"]
 Write = Literal["back", "selective", "through"]
 _WRITES = {"back": 0, "selective": 1, "through": 2}
 _HASHES = {"sha256_cbor": 0, "xxh3": 1}
@@ -35,6 +37,44 @@ class Event:
     key: bytes
     kind: Literal["copied", "left", "forgotten"]
     tier: str
+
+
+class Pages:
+    """A buffer of pieces of one size, which are named by their numbers: an engine's paged cache. Nothing is looked up or copied for a
+    piece, so that it does not matter how many there are.
+
+    buffer: C-contiguous, writable where blocks are loaded into it. stride: bytes from one piece to the next.
+    """
+
+    def __init__(self, buffer: Buffer, stride: int, writable: bool = True) -> None:
+        view = memoryview(buffer)
+        self._buffer = ffi.from_buffer(view.cast("B") if view.ndim != 1 or view.format != "B" else view, require_writable=writable)
+        self._base, self.stride = int(ffi.cast("uintptr_t", self._buffer)), stride
+        self.nr = len(self._buffer) // stride
+
+    def pieces(self, numbers: Iterable[int]) -> "Pieces":
+        """Those pieces, in that order. IndexError where there is none of that number."""
+        numbers = [int(number) for number in numbers]
+        for number in numbers:
+            if not 0 <= number < self.nr:
+                raise IndexError(f"piece {number} of {self.nr}")
+        return Pieces(self, [self._base + number * self.stride for number in numbers])
+
+    def release(self) -> None:
+        """The buffer may go. No piece of it may be in use."""
+        ffi.release(self._buffer)
+        self.nr = 0
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What load() and store() take in the place of buffers."""
+
+    pages: Pages
+    addresses: list[int]
+
+    def __len__(self) -> int:
+        return len(self.addresses)
 
 
 class Load:
@@ -93,7 +133,7 @@ class KvSession:
 
     def request(self, keys: Keys, *, category: int = 0, cost_ns: Sequence[int] | None = None) -> int:
         """A request begins: how many of its leading blocks are there. cost_ns: to make each block anew."""
-        array, nr = key_array(keys)
+        names, nr = key_array(keys)
         info = ffi.new("struct neotier_kv_request_info *", {
             "struct_bytes": ffi.sizeof("struct neotier_kv_request_info"), "category": category})
         if cost_ns is not None:
@@ -101,22 +141,22 @@ class KvSession:
                 raise ValueError(f"cost_ns: {len(cost_ns)} of {nr} blocks")
             costs = ffi.new("uint64_t[]", list(cost_ns))
             info.cost_ns = costs
-        return check(lib.neotier_kv_request(self._store._handle(), self._session, array, nr, info))
+        return check(lib.neotier_kv_request(self._store._handle(), self._session, names, nr, info))
 
-    def load(self, keys: Keys, into: Sequence[Buffer], first_position: int = 0) -> Load:
+    def load(self, keys: Keys, into: Buffers, first_position: int = 0) -> Load:
         """Starts to load the leading blocks that are there. into[layer * blocks + block]: layer_bytes each, writable.
         first_position: how many blocks of the prefix come before the first."""
-        array, nr = key_array(keys)
+        names, nr = key_array(keys)
         held = self._store._pieces(into, nr, True)
-        return Load(self._store, lib.neotier_kv_load_start_at(self._store._handle(), self._session, array, nr, held[0],
+        return Load(self._store, lib.neotier_kv_load_start_at(self._store._handle(), self._session, names, nr, held[0],
                                                               first_position), held)
 
-    def store(self, keys: Keys, data: Sequence[Buffer], first_position: int = 0) -> Stored:
+    def store(self, keys: Keys, data: Buffers, first_position: int = 0) -> Stored:
         """Stores blocks. data: as `into` of load(). FullError: no room for one; those before it are stored."""
-        array, nr = key_array(keys)
+        names, nr = key_array(keys)
         held = self._store._pieces(data, nr, False)
         stored = ffi.new("struct neotier_kv_stored *", {"struct_bytes": ffi.sizeof("struct neotier_kv_stored")})
-        check(lib.neotier_kv_store(self._store._handle(), self._session, array, nr, held[0], first_position, stored))
+        check(lib.neotier_kv_store(self._store._handle(), self._session, names, nr, held[0], first_position, stored))
         return Stored(stored.stored, stored.present, stored.filtered, stored.passed)
 
     def close(self) -> None:
@@ -160,9 +200,13 @@ class KvStore:
             raise ValueError("the store is closed")
         return self._kv
 
-    def _pieces(self, buffers: Sequence[Buffer], nr: int, writable: bool):
+    def _pieces(self, buffers: Buffers, nr: int, writable: bool):
         if len(buffers) != nr * self.layers:
             raise ValueError(f"{len(buffers)} buffers for {nr} blocks of {self.layers} layers")
+        if isinstance(buffers, Pieces):
+            if buffers.pages.stride < self.layer_bytes:
+                raise ValueError(f"pieces of {buffers.pages.stride} bytes; a block's layer has {self.layer_bytes}")
+            return ffi.cast("void **", ffi.from_buffer(addresses := array("Q", buffers.addresses))), (buffers, addresses)
         held = [ffi.from_buffer(buffer, require_writable=writable) for buffer in buffers]
         for buffer in held:
             if len(buffer) != self.layer_bytes:

@@ -18,6 +18,9 @@ struct KvOptions {
   uint64_t history_blocks = 0;   // evicted blocks whose handles the host keeps; 0: all
   double prefill_scale = 1;      // of tiers alone: times prefill_ns()
   uint64_t seed = 1;
+  // A serving engine's rules (placement/slot_cache.h): what a request lacks is stored whole, in the place of as many
+  // other blocks, all at once; or, where there are not so many, not at all.
+  bool exact = false;
   std::map<std::string, double> params;  // the policy's
   std::function<bool()> cancelled;       // asked once a request; true: std::runtime_error("interrupted")
 };

@@ -336,5 +336,27 @@ TEST(Tiers, TheFastestServes) {
   EXPECT_EQ(r.prefix_hits, 4u);
 }
 
+// Worked by hand: what vLLM's cache does with LRU.
+TEST(KvReplay, AnEnginesRulesStoreARequestWholeOrNotAtAll) {
+  const auto exact = [](const KvTrace& trace, uint64_t capacity) {
+    KvOptions options;
+    options.capacity_blocks = capacity;
+    options.exact = true;
+    return replay(trace, placement::find_policy("lru"), options);
+  };
+  // 3 and 4 make room for 5 and 6, as 1 and 2 were used since.
+  const KvResult four = exact(trace_of({{1, 2}, {3, 4}, {1, 2}, {5, 6}, {1, 2, 3}}), 4);
+  EXPECT_EQ(four.hits, 4u);
+  EXPECT_EQ(four.prefix_hits, 4u);
+  EXPECT_EQ(four.inserts, 7u);
+  EXPECT_EQ(four.evictions, 3u);
+  // Three blocks have no room in two slots: none of them is kept. The free rules would keep some.
+  const KvResult two = exact(trace_of({{1, 2, 3}, {1, 2, 3}, {4}, {4, 1}}), 2);
+  EXPECT_EQ(two.hits, 1u);
+  EXPECT_EQ(two.inserts, 2u);
+  EXPECT_EQ(two.evictions, 0u);
+  EXPECT_EQ(two.bypassed, 6u);
+}
+
 }  // namespace
 }  // namespace neotier::replay
