@@ -15,7 +15,7 @@ from .errors import check, not_null
 
 Buffers = Union[Sequence[Buffer], "Pieces"]
 Write = Literal["back", "selective", "through"]
-_WRITES = {"back": 0, "selective": 1, "through": 2}
+WRITES = {"back": 0, "selective": 1, "through": 2}
 _HASHES = {"sha256_cbor": 0, "xxh3": 1}
 _EVENTS = ("copied", "left", "forgotten")
 
@@ -181,12 +181,12 @@ class KvStore:
     def __init__(self, engine: Engine, *, layers: int, layer_bytes: int, block_tokens: int = 16, hash: str = "sha256_cbor",
                  seed: str | None = None, space: str | None = None, write: Write = "back", write_after: int = 2, store_after: int = 1,
                  recompute_ns: int = 0, recompute_per_position_ns: int = 0, lease: float = 60) -> None:
-        if write not in _WRITES or hash not in _HASHES:
-            raise ValueError(f"write: {', '.join(_WRITES)}; hash: {', '.join(_HASHES)}")
+        if write not in WRITES or hash not in _HASHES:
+            raise ValueError(f"write: {', '.join(WRITES)}; hash: {', '.join(_HASHES)}")
         texts = _text(seed), _text(space)
         config = ffi.new("struct neotier_kv_config *", {
             "struct_bytes": ffi.sizeof("struct neotier_kv_config"), "block_tokens": block_tokens, "layers": layers,
-            "hash": _HASHES[hash], "layer_bytes": layer_bytes, "seed": texts[0], "space": texts[1], "write": _WRITES[write],
+            "hash": _HASHES[hash], "layer_bytes": layer_bytes, "seed": texts[0], "space": texts[1], "write": WRITES[write],
             "write_after": write_after, "store_after": store_after, "recompute_ns": recompute_ns,
             "recompute_per_position_ns": recompute_per_position_ns, "lease_ms": _ms(lease)})
         self._engine = engine

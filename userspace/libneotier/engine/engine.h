@@ -102,8 +102,11 @@ class Arrival {
   ~Arrival();
 
   const std::vector<UseOutcome>& outcomes() const { return outcomes_; }
+  // Starts to store use `index`, whose outcome is kRoom, from where its bytes lie together. They must stay until fill()
+  // of it has returned, or this is gone. Does nothing where fill() would take no longer: the host can write the place.
+  void start(size_t index, const std::byte* bytes);
   // Stores use `index`, whose outcome is kRoom: `write` is called once, with room for the object's bytes, and not under
-  // the engine's lock. Then it is in its tier, whole, or not at all: kGone, kFull, kIo, kNoMemory.
+  // the engine's lock; or not at all where start() was, which this waits for. Then it is in its tier, whole, or not at all: kGone, kFull, kIo, kNoMemory.
   Status fill(size_t index, const std::function<void(std::byte* room)>& write);
 
  private:
@@ -114,6 +117,8 @@ class Arrival {
     Extent extent = kNoExtent;  // kNoExtent: room is waited for
     std::byte* room = nullptr;  // where the host can write it
     uint64_t cost_ns = 0;
+    Handle started = kNoHandle;  // its handle from start() on
+    TicketRef ticket;
   };
   Engine* engine_ = nullptr;
   RequestInfo info_;
@@ -260,6 +265,8 @@ class Engine {
   Status put_to(const Key& key, std::span<const std::byte> data, const PutOptions& options, TierId to,
                 std::optional<uint32_t>& takers);
   Status fill(Arrival& arrival, Arrival::Place& place, const std::function<void(std::byte*)>& write);
+  void start(Arrival& arrival, Arrival::Place& place, const std::byte* bytes);
+  Status finish(Arrival::Place& place);
   void abandon(Arrival& arrival);
   UseOutcome find_place(uint32_t index, Handle handle, const Version& version, uint32_t takers);
   // Counts it, and copies it to the durable tier where that is asked for.

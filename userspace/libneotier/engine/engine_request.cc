@@ -2,10 +2,16 @@
 // Requests: what the policies are told of them, and what is stored of them.
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <new>
 
 #include "engine/engine.h"
 
 namespace neotier::engine {
+
+namespace {
+constexpr size_t kDiskBlock = 4096;
+}  // namespace
 
 Result<Arrival> Engine::request(const RequestInfo& info, std::span<const RequestUse> uses) {
   if (uses.empty() || uses.size() > UINT32_MAX || info.bytes == 0)
@@ -112,6 +118,7 @@ UseOutcome Engine::find_place(uint32_t index, Handle handle, const Version& vers
 
 Status Engine::fill(Arrival& arrival, Arrival::Place& place, const std::function<void(std::byte*)>& write) {
   return without_throwing([&]() -> Status {
+    if (place.ticket) return finish(place);
     const Arrival::Place taken = place;
     const RequestInfo& info = arrival.info_;
     const Version version{info.bytes, info.kind, taken.cost_ns, info.discard || config_.discard};
@@ -129,20 +136,35 @@ Status Engine::fill(Arrival& arrival, Arrival::Place& place, const std::function
       stored(taken.handle);
       return {};
     }
-    const auto ticket = std::make_shared<Ticket>();
-    const std::unique_ptr<std::byte[]> bytes(new std::byte[info.bytes]);
+    // Aligned, so that a disk can take it from there.
+    const std::unique_ptr<std::byte, decltype(&std::free)> bytes(
+        static_cast<std::byte*>(std::aligned_alloc(kDiskBlock, (info.bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock)), &std::free);
+    if (!bytes) throw std::bad_alloc();
     write(bytes.get());
-    {
-      std::lock_guard lock(mutex_);
-      place.handle = kNoHandle;
-      mover_.put(taken.handle, version, taken.tier, bytes.get(), ticket);
-      mover_.step();
-    }
-    if (Status status = await(*ticket); !status) return status;
-    std::lock_guard lock(mutex_);
-    stored(taken.handle);
-    return {};
+    start(arrival, place, bytes.get());
+    return finish(place);
   });
+}
+
+void Engine::start(Arrival& arrival, Arrival::Place& place, const std::byte* bytes) {
+  const RequestInfo& info = arrival.info_;
+  auto ticket = std::make_shared<Ticket>();
+  std::lock_guard lock(mutex_);
+  const Version version{info.bytes, info.kind, place.cost_ns, info.discard || config_.discard};
+  place.started = std::exchange(place.handle, kNoHandle);
+  place.ticket = std::move(ticket);
+  mover_.put(place.started, version, place.tier, bytes, place.ticket);
+  mover_.step();
+}
+
+// Of what was started.
+Status Engine::finish(Arrival::Place& place) {
+  const TicketRef ticket = std::exchange(place.ticket, nullptr);
+  const Handle handle = std::exchange(place.started, kNoHandle);
+  if (Status status = await(*ticket); !status) return status;
+  std::lock_guard lock(mutex_);
+  stored(handle);
+  return {};
 }
 
 void Engine::stored(Handle handle) {
@@ -179,13 +201,24 @@ Arrival& Arrival::operator=(Arrival&& other) noexcept {
   return *this;
 }
 
+void Arrival::start(size_t index, const std::byte* bytes) {
+  if (index >= places_.size() || places_[index].handle == kNoHandle || places_[index].room) return;
+  (void)without_throwing([&]() -> Status {
+    engine_->start(*this, places_[index], bytes);
+    return {};
+  });
+}
+
 Arrival::~Arrival() {
+  // Nobody reads the caller's memory from here on.
+  for (Place& place : places_)
+    if (place.ticket) (void)engine_->finish(place);
   if (std::any_of(places_.begin(), places_.end(), [](const Place& p) { return p.handle != kNoHandle; }))
     engine_->abandon(*this);
 }
 
 Status Arrival::fill(size_t index, const std::function<void(std::byte* room)>& write) {
-  if (index >= places_.size() || places_[index].handle == kNoHandle)
+  if (index >= places_.size() || (places_[index].handle == kNoHandle && !places_[index].ticket))
     return Status(Code::kInvalid, "no place to fill: see outcomes()");
   return engine_->fill(*this, places_[index], write);
 }

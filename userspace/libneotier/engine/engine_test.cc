@@ -124,6 +124,57 @@ TEST(Engine, APlaceMayWaitForWhatLeaves) {
   EXPECT_EQ(rig.engine->status().objects, 256u + 56);
 }
 
+// What the host cannot write goes to the medium side by side, from the caller's memory, which is read no more when the
+// arrival is gone.
+TEST(Engine, PlacesAreFilledSideBySide) {
+  EngineRig rig({{.name = "ssd", .kind = TierKind::kSsd, .mappable = false}});
+  MemTier& ssd = *rig.mems[0];
+  RequestInfo info;
+  info.bytes = 4096;
+  std::vector<RequestUse> uses;
+  std::vector<std::vector<std::byte>> data;
+  for (uint64_t n = 0; n < 32; n++) {
+    uses.push_back({make_key(n), 1000, true});
+    data.push_back(pattern(n, 4096));
+  }
+  const auto never = [](std::byte*) { ADD_FAILURE() << "it was started: nothing is to be copied"; };
+  {
+    Result<Arrival> arrival = rig.engine->request(info, uses);
+    ASSERT_TRUE(arrival);
+    ssd.hold();
+    for (size_t i = 0; i < 24; i++) arrival->start(i, data[i].data());
+    arrival->start(0, data[1].data());  // again: no difference
+    arrival->start(99, data[1].data());
+    EXPECT_EQ(rig.engine->status().jobs, 24u) << "all of them at once";
+    ssd.fail(Op::kWrite, 1);
+    ssd.release();
+    size_t failed = 0;
+    for (size_t i = 0; i < 16; i++) failed += !arrival->fill(i, never);
+    EXPECT_LE(failed, 1u);
+    EXPECT_FALSE(arrival->fill(0, never)) << "once";
+    Arrival moved = std::move(*arrival);
+    for (size_t i = 16; i < 20; i++) failed += !moved.fill(i, never);
+    // The others are waited for here, or given up where they were not started.
+    ssd.hold();
+    std::thread releases([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      ssd.release();
+    });
+    for (size_t i = 24; i < 28; i++) moved.start(i, data[i].data());
+    releases.detach();
+  }
+  for (auto& bytes : data) std::fill(bytes.begin(), bytes.end(), std::byte{0xee});
+  ASSERT_TRUE(rig.settle());
+  size_t there = 0;
+  for (uint64_t n = 0; n < 28; n++) {
+    if (!rig.engine->lookup(make_key(n))) continue;
+    there++;
+    EXPECT_TRUE(rig.holds(n, 4096)) << n;
+  }
+  EXPECT_EQ(there, 27u) << "one write failed";
+  for (uint64_t n = 28; n < 32; n++) EXPECT_FALSE(rig.engine->lookup(make_key(n)));
+}
+
 TEST(Engine, BadConfigurationsAreRefused) {
   const auto open = [](EngineConfig config, size_t tiers, const std::string& policy = "lru") {
     std::vector<TierSetup> setups(tiers);

@@ -477,6 +477,9 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
     for (uint32_t layer = 0; layer < options_.layers; layer++)
       std::memcpy(room + layer * options_.layer_bytes, from[layer * keys.size() + i], options_.layer_bytes);
   };
+  // Blocks whose bytes lie together go to a disk side by side.
+  for (size_t i = 0; i < tried && options_.layers == 1 && !late; i++)
+    if (at_hand[i] && arrival.outcomes()[first + i] == engine::UseOutcome::kRoom) arrival.start(first + i, from[i]);
   for (; done < tried; done++) {
     if (!at_hand[done]) continue;
     const Key& key = keys[done];
@@ -490,7 +493,7 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
       } else if (!offer.mine) {
         outcome = engine::UseOutcome::kHit;
       } else {
-        status = keep_late(key, offer.cost_ns, write);
+        status = options_.layers == 1 ? keep_late(key, offer.cost_ns, from[done]) : keep_late(key, offer.cost_ns, write);
       }
     } else {
       outcome = arrival.outcomes()[first + done];
@@ -528,11 +531,15 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
 Status KvStore::keep_late(const Key& key, uint64_t cost_ns, const std::function<void(std::byte* room)>& write) {
   std::vector<std::byte> block(block_bytes());
   write(block.data());
+  return keep_late(key, cost_ns, block.data());
+}
+
+Status KvStore::keep_late(const Key& key, uint64_t cost_ns, const std::byte* block) {
   engine::PutOptions put;
   put.kind = engine::ObjectKind::kKv;
   put.recompute_ns = cost_ns;
   put.used = false;
-  return engine_.put(key, block, put);
+  return engine_.put(key, {block, block_bytes()}, put);
 }
 
 // A block that could not be stored is held by nobody, unless another session has brought it meanwhile.

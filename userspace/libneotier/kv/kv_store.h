@@ -231,6 +231,7 @@ class KvStore {
   void begin(Session& session, std::span<const engine::Key> keys, uint32_t first_position, const RequestTraits& traits);
   // Tells the engine of the session's request, if that is to be done. at_hand: of the blocks from `position` on.
   engine::Result<engine::Arrival> tell(Session& session, uint32_t position = 0, const std::vector<bool>& at_hand = {});
+  engine::Status keep_late(const engine::Key& key, uint64_t cost_ns, const std::byte* block);
   engine::Status keep_late(const engine::Key& key, uint64_t cost_ns, const std::function<void(std::byte* room)>& write);
   // The session holds these from now on, and nothing else.
   void hold_all(Session& session, std::span<const engine::Key> keys);

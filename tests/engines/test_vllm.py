@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""neotier.vllm in vLLM's own managers: cache policies against the replay, the tier under faults. TAP. tests/engines/run calls it with
+each vLLM that scripts/engines has installed."""
+import collections
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.append(os.path.join(ROOT, "tests", "python"))
+import neotier  # noqa: E402
+import tap  # noqa: E402
+import vllm as engine  # noqa: E402
+import vllm_host as host  # noqa: E402
+from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager  # noqa: E402
+
+from neotier.kv import KvSession, KvStore  # noqa: E402
+
+MODULE = "neotier.vllm"
+REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "10000"))  # of the long test
+
+
+def chat(nr, conversations=40, seed=1, most=60):
+    """Turns of conversations: each goes on from the one before, or is new."""
+    rng = random.Random(seed)
+    turns = [[] for _ in range(conversations)]
+    number = seed * 10**9
+    for _ in range(nr):
+        at = rng.randrange(conversations)
+        if len(turns[at]) > most or rng.random() < 0.05:
+            turns[at] = []
+        for _ in range(rng.randint(2, 12)):
+            turns[at].append(number)
+            number += 1
+        yield [host.key(block) for block in turns[at]]
+
+
+class Policies(unittest.TestCase):
+    def run_policy(self, name, capacity, module=None):
+        manager = CPUOffloadingManager(num_chunks=capacity, cache_policy=name, cache_policy_module_path=module)
+        found = asked = 0
+        for number, (_, blocks) in enumerate(host.conversation()):
+            request = host.Request(number, [host.key(block) for block in blocks])
+            manager.on_new_request(request.context)
+            hits = 0
+            while hits < len(request.keys) and manager.lookup(request.keys[hits], request.context) is host.LookupResult.HIT:
+                hits += 1
+            found += hits
+            asked += len(request.keys)
+            if hits:
+                manager.prepare_load(request.keys[:hits], request.context)
+            output = manager.prepare_store(request.keys[hits:], request.context) if hits < len(request.keys) else None
+            if hits:
+                manager.complete_load(request.keys[:hits], request.context)
+            if output and output.keys_to_store:
+                manager.complete_store(output.keys_to_store, request.context)
+            manager.on_request_finished(request.context)
+        return found / asked
+
+    def replay(self, name, capacity):
+        text = subprocess.run([
+            os.path.join(ROOT, "build", "bin", "neotier"), "kv", "replay",
+            os.path.join(host.data_folder(), "mooncake", "conversation_trace.jsonl"), "--policy", name, "--capacity-blocks", str(capacity),
+            "--history-blocks", str(max(4 * capacity, 4096)), "--engine-rules", "--json", "-", "-q"],
+            check=True, capture_output=True, text=True).stdout
+        figures = host.json.loads(text)
+        return figures.get("result", figures)["prefix_hit_rate"]
+
+    def test_as_replayed(self):
+        """conversation trace: vLLM's cache with our policies finds what the replay under its rules finds; more than with its own"""
+        if host.conversation() is None:
+            self.skipTest("the shared conversation trace is not there")
+        for capacity in (5000, 10000, 20000):
+            own = {name: self.run_policy(name, capacity) for name in ("lru", "arc")}
+            ours = {name: self.run_policy(name, capacity, MODULE + ".policies") for name in ("hazard", "s3-fifo")}
+            print(f"# {capacity} chunks, vLLM {engine.__version__}: " + ", ".join(f"{k} {v:.4f}" for k, v in {**own, **ours}.items()),
+                  flush=True)
+            for name, rate in ours.items():
+                self.assertAlmostEqual(rate, self.replay(name, capacity), delta=0.00005)
+            self.assertGreater(ours["hazard"], max(own.values()))
+
+    def test_unknown(self):
+        """a policy that is none is refused by vLLM's factory, with ours named"""
+        with self.assertRaisesRegex(AttributeError, "unknown policy 'hasard'.*hazard"):
+            CPUOffloadingManager(num_chunks=8, cache_policy="hasard", cache_policy_module_path=MODULE + ".policies")
+        with self.assertRaisesRegex(AttributeError, "knows the future"):
+            CPUOffloadingManager(num_chunks=8, cache_policy="belady", cache_policy_module_path=MODULE + ".policies")
+
+    def test_reset(self):
+        """a reset forgets all, and the cache goes on"""
+        manager = CPUOffloadingManager(num_chunks=8, cache_policy="hazard", cache_policy_module_path=MODULE + ".policies")
+        for number in range(40):
+            if number == 20:
+                manager.reset_cache()
+                self.assertIs(manager.lookup(host.key(18), host.Request(0, []).context), host.LookupResult.MISS)
+            request = host.Request(number, [host.key(number), host.key(1000 + number)])
+            manager.on_new_request(request.context)
+            output = manager.prepare_store(request.keys, request.context)
+            manager.complete_store(output.keys_to_store, request.context, number % 3 > 0)
+            manager.on_request_finished(request.context)
+        # Those whose copy failed (number % 3 == 0) are gone, the others of the last requests there.
+        there = [number for number in range(40) if manager.lookup(host.key(number), host.Request(0, []).context) is host.LookupResult.HIT]
+        self.assertEqual(there[-2:], [37, 38])
+        self.assertTrue(all(number % 3 for number in there), there)
+
+
+class Tiers(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR"))
+        self.folder = holder.name
+        self.addCleanup(holder.cleanup)
+
+    def tier(self, tiers="dram=8M,ssd=128M", **more):
+        return [{"type": "NeoTier", "module_path": MODULE, "tiers": tiers.replace("M,ssd=128M", f"M,ssd=128M:file={self.folder}/kv"),
+                 "seed": 1, **more}]
+
+    def ssd(self, size="128M", **more):
+        return self.tier(f"ssd={size}:file={self.folder}/kv", **more)
+
+    def closed(self, scheduler):
+        """What every run has to leave."""
+        tier = scheduler.settle().tier
+        self.assertEqual(scheduler.wrong, 0)
+        self.assertEqual((tier._requests, tier._jobs, tier._pinned, len(tier._ended)), ({}, 0, 0, 0))
+        scheduler.close()
+        self.assertEqual([name for name in os.listdir("/dev/shm") if f"neotier-{os.getpid()}" in name], [])
+        self.assertEqual([thread.name for thread in threading.enumerate() if thread.name.startswith("neotier")], [])
+
+    def test_found_again(self):
+        """what the CPU's cache has lost comes back from the tier, whole, also after a restart"""
+        requests = list(chat(300))
+        alone = host.Scheduler([]).run(requests)
+        alone_found = alone.found
+        alone.close()
+        scheduler = host.Scheduler(self.ssd()).run(requests)
+        self.assertGreater(scheduler.found, 1.3 * alone_found)
+        self.assertGreater(scheduler.tier.counters["loaded"], 100)
+        self.closed(scheduler)
+        last = requests[-1]
+        scheduler = host.Scheduler(self.ssd(), name="again").run([last])
+        self.assertEqual(scheduler.served, [len(last)])
+        self.closed(scheduler)
+
+    def test_groups(self):
+        """layers in several groups are kept apart"""
+        scheduler = host.Scheduler(self.ssd(), groups=2, running=1)
+        blocks = list(range(30))
+        mixed = [host.key(block, group) for block in blocks for group in (0, 1)]
+        for _ in range(2):
+            scheduler.run([mixed]).run([[host.key(1000 + block) for block in range(300)]])
+        self.assertEqual(scheduler.served[2], 60)
+        self.closed(scheduler)
+
+    def test_other_layout(self):
+        """chunks of another layout are not found"""
+        requests = list(chat(30))
+        self.closed(host.Scheduler(self.ssd()).run(requests))
+        scheduler = host.Scheduler(self.ssd(), name="again", groups=2).run(requests[-1:])
+        self.assertEqual(scheduler.served, [0])
+        self.closed(scheduler)
+
+    def test_never_in_the_scheduler(self):
+        """the scheduler's thread copies nothing and waits for nothing"""
+        seen = collections.Counter()
+        wrapped = {}
+
+        def watch(kind, name):
+            wrapped[kind, name] = own = getattr(kind, name)
+
+            def called(self, *given, **more):
+                seen[name, threading.get_ident() == main] += 1
+                return own(self, *given, **more)
+
+            setattr(kind, name, called)
+
+        main = threading.get_ident()
+        for kind, name in ((KvSession, "store"), (KvSession, "load"), (KvSession, "request"), (KvSession, "close"), (neotier.Load, "close"),
+                           (KvStore, "session")):
+            watch(kind, name)
+        try:
+            scheduler = host.Scheduler(self.ssd()).run(chat(200)).settle()
+            time.sleep(0.2)
+            now = dict(seen)
+        finally:
+            for (kind, name), own in wrapped.items():
+                setattr(kind, name, own)
+        self.closed(scheduler)
+        self.assertEqual([name for name, by_main in now if by_main], [])
+        self.assertEqual({name for name, _ in now}, {"store", "load", "request", "close", "session"})
+
+    def test_a_slow_medium(self):
+        """stores that take long pin a share of the CPU's cache, and no more; requests go on"""
+        own = KvSession.store
+        KvSession.store = lambda self, *given: (time.sleep(0.05), own(self, *given))[1]
+        try:
+            scheduler = host.Scheduler(self.ssd(store_threads=1, pinned_share=0.25), cpu_bytes=8 << 20)
+            most = 0
+            for keys in chat(150):
+                scheduler.run([keys])
+                most = max(most, scheduler.tier._pinned)
+        finally:
+            KvSession.store = own
+        self.assertGreater(scheduler.tier.counters["dropped"], 0)
+        # One job may be larger, where nothing else is pinned.
+        self.assertLessEqual(most, max(scheduler.spec.num_chunks // 4, scheduler.prefill))
+        self.closed(scheduler)
+
+    def test_a_corrupt_medium(self):
+        """chunks that were changed on the disk are misses, once for each request, and are computed anew"""
+        requests = list(chat(200))
+        scheduler = host.Scheduler(self.ssd()).run(requests).settle()
+        path = os.path.join(self.folder, "kv")
+        size = os.path.getsize(path)
+        with open(path, "r+b") as file:
+            for at in range(1 << 20, size, 65536):
+                file.seek(at + 4096)
+                file.write(b"not what was written")
+        os.sync()
+        scheduler.run(requests)
+        self.assertGreater(scheduler.tier.counters["failed"], 0)
+        self.assertLess(scheduler.longest, 1000)
+        self.closed(scheduler)
+
+    def test_gone_and_back(self):
+        """a tier that is gone gives misses, and hits again when it is back"""
+        requests = list(chat(120, conversations=10))
+        scheduler = host.Scheduler(self.ssd(), cpu_bytes=4 << 20).run(requests).settle()
+        before = scheduler.tier.counters["loaded"]
+        scheduler.tier._engine.tier_service("ssd", False)
+        scheduler.run(requests[-40:]).settle()
+        self.assertEqual(scheduler.tier.counters["loaded"], before)
+        scheduler.tier._engine.tier_service("ssd", True)
+        scheduler.run(requests[-40:]).settle()
+        self.assertGreater(scheduler.tier.counters["loaded"], before)
+        self.closed(scheduler)
+
+    def test_full(self):
+        """a tier that is much too small keeps what its policy wants, and takes new chunks for ever"""
+        scheduler = host.Scheduler(self.ssd("24M"), cpu_bytes=4 << 20).run(chat(400))
+        stored = scheduler.tier.counters["stored"]
+        scheduler.run(chat(200, seed=2))
+        self.assertGreater(scheduler.tier.counters["stored"], stored + 50)
+        self.closed(scheduler)
+
+    def test_reset_and_shutdown_under_way(self):
+        """a reset, and a shutdown, wait for what is under way; what is asked after is a miss"""
+        scheduler = host.Scheduler(self.tier(), cpu_bytes=4 << 20).run(chat(60))
+        for keys in chat(20, seed=3):
+            scheduler.add(keys)
+        for _ in range(5):
+            scheduler.step()
+        tier = scheduler.tier
+        scheduler.storing, scheduler.running, scheduler.waiting = [], [], collections.deque()
+        scheduler.manager.reset_cache()
+        self.assertEqual(tier._jobs, 0)
+        if hasattr(scheduler.manager, "on_reset_flushed"):
+            scheduler.manager.on_reset_flushed()
+        for keys in chat(20, seed=4):
+            scheduler.add(keys)
+        scheduler.step()
+        scheduler.step()
+        scheduler.close()
+        self.assertIs(tier.lookup(host.key(1), host.Request(10**6, []).context), host.LookupResult.MISS)
+        tier.shutdown()
+
+    def test_events(self):
+        """routers are told of what is here and what has gone: what was told last is true"""
+        scheduler = host.Scheduler(self.ssd("24M", enable_kv_events=True), cpu_bytes=4 << 20, extra={"events": True}).run(chat(300)).settle()
+        here = set()
+        for event in [*scheduler.events, *scheduler.manager.take_events()]:
+            if event.medium is not scheduler.tier.medium:
+                continue
+            (here.difference_update if event.removed else here.update)(event.keys)
+        self.assertGreater(len(here), 50)
+        context = host.Request(10**6, []).context
+        there = {one for one in here if scheduler.tier.lookup(one, context) is host.LookupResult.HIT}
+        self.assertEqual(there, here)
+        scheduler.tier.on_request_finished(context)
+        self.closed(scheduler)
+
+    def test_wrong_configuration(self):
+        """a configuration that is none is one line, and leaves nothing"""
+        for tiers, words in ((self.tier(""), "tiers is missing"), (self.tier("tape=1G"), "no kind of tier 'tape'"),
+                             (self.tier("ssd=64M"), "file=PATH is missing"), (self.ssd(pinned_share=0), "pinned_share"),
+                             (self.ssd(write="often"), "write is back, selective, through, not 'often'")):
+            with self.assertRaisesRegex((ValueError, neotier.NeoTierError), words):
+                host.Scheduler(tiers)
+        with self.assertRaisesRegex(ValueError, "write {dp} in its name"):
+            host.Scheduler(self.ssd(), data_parallel=2)
+        scheduler = host.Scheduler(self.tier(f"ssd=64M:file={self.folder}/kv-{{dp}}"), data_parallel=2)
+        self.assertTrue(os.path.exists(f"{self.folder}/kv-0"))
+        self.closed(scheduler)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["kv-0"])
+
+    def test_faults(self):
+        """long: requests while loads and stores fail, tiers go and come back: none waits for ever, no wrong byte, nothing grows"""
+        rng = random.Random(7)
+        store, load = KvSession.store, KvSession.load
+
+        def failing(own, share):
+            def call(self, *given):
+                dice = rng.random()
+                if dice < share:
+                    raise neotier.IoError("an injected fault")
+                if dice < 2 * share:
+                    time.sleep(0.002)
+                return own(self, *given)
+            return call
+
+        def between(scheduler):
+            dice = rng.random()
+            if dice < 0.0005:
+                try:
+                    scheduler.tier._engine.tier_service("ssd", False)
+                except neotier.BusyError:  # pins hold chunks there: it is out all the same
+                    pass
+            elif dice < 0.01:
+                scheduler.tier._engine.tier_service("ssd", True)
+
+        scheduler = host.Scheduler(self.tier(), cpu_bytes=8 << 20, running=8)
+        KvSession.store, KvSession.load = failing(store, 0.05), failing(load, 0.05)
+        sizes = []
+        try:
+            for part in range(10):
+                scheduler.run(chat(REQUESTS // 10, conversations=100, seed=10 + part), between)
+                sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        finally:
+            KvSession.store, KvSession.load = store, load
+        self.assertEqual(len(scheduler.served), REQUESTS // 10 * 10)
+        counters = scheduler.tier.counters
+        print(f"# {len(scheduler.served)} requests: {scheduler.found} of {scheduler.asked} chunks found, {counters}, the longest took "
+              f"{scheduler.longest} steps, {sizes[2] >> 10} MiB after 3 tenths, {sizes[-1] >> 10} at the end", flush=True)
+        self.assertGreater(min(counters["failed"], counters["loaded"], counters["stored"]), 0)
+        self.assertLess(sizes[-1] - sizes[2], 64 << 10)
+        scheduler.tier._engine.tier_service("ssd", True)
+        self.closed(scheduler)
+
+
+if __name__ == "__main__":
+    tap.main()
