@@ -296,9 +296,10 @@ void add_kv(CLI::App& app, int& status) {
   auto* capacity = one->add_option("--capacity-blocks", a->capacity, "Blocks that the cache holds")
                        ->capture_default_str()
                        ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
-  auto* exact = one->add_flag("--engine-rules", a->replay.exact,
-                              "As in an engine's own cache (vLLM's): all that a request lacks is stored, in the place of "
-                              "as many other blocks, or nothing of it");
+  auto* exact =
+      one->add_flag("--engine-rules", a->replay.exact,
+                    "As in an engine's own cache (vLLM's): all that a request lacks is stored, in the place of "
+                    "as many other blocks, or nothing of it");
   auto* tiers = one->add_option("--tiers", a->tiers,
                                 "Tiers instead of one cache, with modelled times to the first token: dram, cxl, ssd, "
                                 "remote, separated by commas")

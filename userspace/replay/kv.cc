@@ -17,7 +17,8 @@ namespace {
 
 KvResult replay_exact(const KvTrace& trace, const placement::PolicyRef& policy, const KvOptions& options) {
   if (policy->flags & NEOTIER_NEEDS_ORACLE)
-    throw std::runtime_error(fmt::format("{} knows the future, which an engine's rules do not let it act on", policy->name));
+    throw std::runtime_error(
+        fmt::format("{} knows the future, which an engine's rules do not let it act on", policy->name));
   placement::SlotCacheOptions slots;
   slots.capacity = static_cast<uint32_t>(std::min<uint64_t>(options.capacity_blocks, UINT32_MAX));
   slots.history = options.history_blocks ? options.history_blocks : std::max(trace.objects, 1u);

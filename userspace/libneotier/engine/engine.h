@@ -106,7 +106,8 @@ class Arrival {
   // of it has returned, or this is gone. Does nothing where fill() would take no longer: the host can write the place.
   void start(size_t index, const std::byte* bytes);
   // Stores use `index`, whose outcome is kRoom: `write` is called once, with room for the object's bytes, and not under
-  // the engine's lock; or not at all where start() was, which this waits for. Then it is in its tier, whole, or not at all: kGone, kFull, kIo, kNoMemory.
+  // the engine's lock; or not at all where start() was, which this waits for. Then it is in its tier, whole, or not at
+  // all: kGone, kFull, kIo, kNoMemory.
   Status fill(size_t index, const std::function<void(std::byte* room)>& write);
 
  private:

@@ -138,7 +138,9 @@ Status Engine::fill(Arrival& arrival, Arrival::Place& place, const std::function
     }
     // Aligned, so that a disk can take it from there.
     const std::unique_ptr<std::byte, decltype(&std::free)> bytes(
-        static_cast<std::byte*>(std::aligned_alloc(kDiskBlock, (info.bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock)), &std::free);
+        static_cast<std::byte*>(
+            std::aligned_alloc(kDiskBlock, (info.bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock)),
+        &std::free);
     if (!bytes) throw std::bad_alloc();
     write(bytes.get());
     start(arrival, place, bytes.get());

@@ -122,8 +122,7 @@ int64_t neotier_kv_keys(neotier_kv* kv, const uint32_t* tokens, size_t nr, const
 int neotier_kv_digest_keys(neotier_kv* kv, const void* digests, size_t digest_bytes, size_t nr,
                            struct neotier_object_key* keys) {
   return guarded([&] {
-    if (digest_bytes < 16 || digest_bytes > 256)
-      return fail(NEOTIER_EINVALID, "a digest has 16 to 256 bytes");
+    if (digest_bytes < 16 || digest_bytes > 256) return fail(NEOTIER_EINVALID, "a digest has 16 to 256 bytes");
     const auto* at = static_cast<const uint8_t*>(digests);
     for (size_t i = 0; i < nr; i++) {
       const Key key = kv->chain.key_of_digest({at + i * digest_bytes, digest_bytes});

@@ -493,7 +493,8 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
       } else if (!offer.mine) {
         outcome = engine::UseOutcome::kHit;
       } else {
-        status = options_.layers == 1 ? keep_late(key, offer.cost_ns, from[done]) : keep_late(key, offer.cost_ns, write);
+        status =
+            options_.layers == 1 ? keep_late(key, offer.cost_ns, from[done]) : keep_late(key, offer.cost_ns, write);
       }
     } else {
       outcome = arrival.outcomes()[first + done];

@@ -80,9 +80,8 @@ int neotier_policy_insert(neotier_policy* policy, const struct neotier_object_ke
 }
 
 int neotier_policy_remove(neotier_policy* policy, const struct neotier_object_key* key) {
-  return guarded([&] {
-    return policy->cache.remove(slot_key(key)) ? 0 : fail(NEOTIER_ENOTFOUND, "the block has no slot");
-  });
+  return guarded(
+      [&] { return policy->cache.remove(slot_key(key)) ? 0 : fail(NEOTIER_ENOTFOUND, "the block has no slot"); });
 }
 
 int neotier_policy_pin(neotier_policy* policy, const struct neotier_object_key* key, uint32_t pinned) {

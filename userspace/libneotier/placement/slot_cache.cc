@@ -169,8 +169,7 @@ bool SlotCache::evict(size_t nr, std::span<const Key> spared, std::vector<Key>& 
     const neotier_event none = {tick_, now_ns_, NEOTIER_EVENT_DEMAND, 0, 1, 0, &nothing};
     const neotier_event& event = event_.nr > 0 ? event_ : none;
     while (found < nr) {
-      const uint32_t more =
-          policy_.victims(event, 0, static_cast<uint32_t>(nr - found), victims_.data() + found);
+      const uint32_t more = policy_.victims(event, 0, static_cast<uint32_t>(nr - found), victims_.data() + found);
       if (more == 0) break;
       for (uint32_t i = 0; i < more; i++) flags_[victims_[found + i]] |= NEOTIER_PINNED;
       found += more;

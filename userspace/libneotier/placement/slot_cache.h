@@ -32,8 +32,8 @@ class SlotCache {
   using Key = std::array<uint8_t, 16>;
   struct Request {
     uint64_t now_ns = 0;
-    uint32_t first_position = 0;  // blocks of the prefix before the first
-    uint32_t category = 0;        // kind of request, as the host numbers them; 0: not known
+    uint32_t first_position = 0;          // blocks of the prefix before the first
+    uint32_t category = 0;                // kind of request, as the host numbers them; 0: not known
     std::span<const uint64_t> cost_ns{};  // to make each block anew; empty: 0
   };
 
@@ -75,11 +75,11 @@ class SlotCache {
   neotier_placement_config config() const;
 
   SlotCacheOptions options_;
-  std::vector<uint8_t> flags_;    // [handles], as the policy sees them
-  std::vector<Key> keys_;         // [handles]
-  std::vector<nt_link> links_;    // [handles], of `history_`
-  std::vector<uint32_t> turn_;    // [handles]: index in the last event
-  nt_list history_{};             // handles of what is not held, the oldest at the back
+  std::vector<uint8_t> flags_;  // [handles], as the policy sees them
+  std::vector<Key> keys_;       // [handles]
+  std::vector<nt_link> links_;  // [handles], of `history_`
+  std::vector<uint32_t> turn_;  // [handles]: index in the last event
+  nt_list history_{};           // handles of what is not held, the oldest at the back
   std::vector<uint32_t> free_;
   std::unordered_map<Key, uint32_t, Hash> handle_of_;
   uint32_t size_ = 0, pinned_ = 0;
