@@ -118,6 +118,11 @@ class Tiers(unittest.TestCase):
         self.folder = holder.name
         self.addCleanup(holder.cleanup)
 
+    def scheduler(self, *given, **more):
+        made = host.Scheduler(*given, **more)
+        self.addCleanup(made.close)  # also where the test fails
+        return made
+
     def tier(self, tiers="dram=8M,ssd=128M", **more):
         return [{"type": "NeoTier", "module_path": MODULE, "tiers": tiers.replace("M,ssd=128M", f"M,ssd=128M:file={self.folder}/kv"),
                  "seed": 1, **more}]
@@ -137,21 +142,21 @@ class Tiers(unittest.TestCase):
     def test_found_again(self):
         """what the CPU's cache has lost comes back from the tier, whole, also after a restart"""
         requests = list(chat(300))
-        alone = host.Scheduler([]).run(requests)
+        alone = self.scheduler([]).run(requests)
         alone_found = alone.found
         alone.close()
-        scheduler = host.Scheduler(self.ssd()).run(requests)
+        scheduler = self.scheduler(self.ssd()).run(requests)
         self.assertGreater(scheduler.found, 1.3 * alone_found)
         self.assertGreater(scheduler.tier.counters["loaded"], 100)
         self.closed(scheduler)
         last = requests[-1]
-        scheduler = host.Scheduler(self.ssd(), name="again").run([last])
+        scheduler = self.scheduler(self.ssd(), name="again").run([last])
         self.assertEqual(scheduler.served, [len(last)])
         self.closed(scheduler)
 
     def test_groups(self):
         """layers in several groups are kept apart"""
-        scheduler = host.Scheduler(self.ssd(), groups=2, running=1)
+        scheduler = self.scheduler(self.ssd(), groups=2, running=1)
         blocks = list(range(30))
         mixed = [host.key(block, group) for block in blocks for group in (0, 1)]
         for _ in range(2):
@@ -162,8 +167,8 @@ class Tiers(unittest.TestCase):
     def test_other_layout(self):
         """chunks of another layout are not found"""
         requests = list(chat(30))
-        self.closed(host.Scheduler(self.ssd()).run(requests))
-        scheduler = host.Scheduler(self.ssd(), name="again", groups=2).run(requests[-1:])
+        self.closed(self.scheduler(self.ssd()).run(requests))
+        scheduler = self.scheduler(self.ssd(), name="again", groups=2).run(requests[-1:])
         self.assertEqual(scheduler.served, [0])
         self.closed(scheduler)
 
@@ -186,7 +191,7 @@ class Tiers(unittest.TestCase):
                            (KvStore, "session")):
             watch(kind, name)
         try:
-            scheduler = host.Scheduler(self.ssd()).run(chat(200)).settle()
+            scheduler = self.scheduler(self.ssd()).run(chat(200)).settle()
             time.sleep(0.2)
             now = dict(seen)
         finally:
@@ -201,7 +206,7 @@ class Tiers(unittest.TestCase):
         own = KvSession.store
         KvSession.store = lambda self, *given: (time.sleep(0.05), own(self, *given))[1]
         try:
-            scheduler = host.Scheduler(self.ssd(store_threads=1, pinned_share=0.25), cpu_bytes=8 << 20)
+            scheduler = self.scheduler(self.ssd(store_threads=1, pinned_share=0.25), cpu_bytes=8 << 20)
             most = 0
             for keys in chat(150):
                 scheduler.run([keys])
@@ -216,7 +221,7 @@ class Tiers(unittest.TestCase):
     def test_a_corrupt_medium(self):
         """chunks that were changed on the disk are misses, once for each request, and are computed anew"""
         requests = list(chat(200))
-        scheduler = host.Scheduler(self.ssd()).run(requests).settle()
+        scheduler = self.scheduler(self.ssd()).run(requests).settle()
         path = os.path.join(self.folder, "kv")
         size = os.path.getsize(path)
         with open(path, "r+b") as file:
@@ -232,7 +237,7 @@ class Tiers(unittest.TestCase):
     def test_gone_and_back(self):
         """a tier that is gone gives misses, and hits again when it is back"""
         requests = list(chat(120, conversations=10))
-        scheduler = host.Scheduler(self.ssd(), cpu_bytes=4 << 20).run(requests).settle()
+        scheduler = self.scheduler(self.ssd(), cpu_bytes=4 << 20).run(requests).settle()
         before = scheduler.tier.counters["loaded"]
         scheduler.tier._engine.tier_service("ssd", False)
         scheduler.run(requests[-40:]).settle()
@@ -244,7 +249,7 @@ class Tiers(unittest.TestCase):
 
     def test_full(self):
         """a tier that is much too small keeps what its policy wants, and takes new chunks for ever"""
-        scheduler = host.Scheduler(self.ssd("24M"), cpu_bytes=4 << 20).run(chat(400))
+        scheduler = self.scheduler(self.ssd("24M"), cpu_bytes=4 << 20).run(chat(400))
         stored = scheduler.tier.counters["stored"]
         scheduler.run(chat(200, seed=2))
         self.assertGreater(scheduler.tier.counters["stored"], stored + 50)
@@ -252,7 +257,7 @@ class Tiers(unittest.TestCase):
 
     def test_reset_and_shutdown_under_way(self):
         """a reset, and a shutdown, wait for what is under way; what is asked after is a miss"""
-        scheduler = host.Scheduler(self.tier(), cpu_bytes=4 << 20).run(chat(60))
+        scheduler = self.scheduler(self.tier(), cpu_bytes=4 << 20).run(chat(60))
         for keys in chat(20, seed=3):
             scheduler.add(keys)
         for _ in range(5):
@@ -273,7 +278,7 @@ class Tiers(unittest.TestCase):
 
     def test_events(self):
         """routers are told of what is here and what has gone: what was told last is true"""
-        scheduler = host.Scheduler(self.ssd("24M", enable_kv_events=True), cpu_bytes=4 << 20, extra={"events": True}).run(chat(300)).settle()
+        scheduler = self.scheduler(self.ssd("24M", enable_kv_events=True), cpu_bytes=4 << 20, extra={"events": True}).run(chat(300)).settle()
         here = set()
         for event in [*scheduler.events, *scheduler.manager.take_events()]:
             if event.medium is not scheduler.tier.medium:
@@ -292,10 +297,10 @@ class Tiers(unittest.TestCase):
                              (self.tier("ssd=64M"), "file=PATH is missing"), (self.ssd(pinned_share=0), "pinned_share"),
                              (self.ssd(write="often"), "write is back, selective, through, not 'often'")):
             with self.assertRaisesRegex((ValueError, neotier.NeoTierError), words):
-                host.Scheduler(tiers)
+                self.scheduler(tiers)
         with self.assertRaisesRegex(ValueError, "write {dp} in its name"):
-            host.Scheduler(self.ssd(), data_parallel=2)
-        scheduler = host.Scheduler(self.tier(f"ssd=64M:file={self.folder}/kv-{{dp}}"), data_parallel=2)
+            self.scheduler(self.ssd(), data_parallel=2)
+        scheduler = self.scheduler(self.tier(f"ssd=64M:file={self.folder}/kv-{{dp}}"), data_parallel=2)
         self.assertTrue(os.path.exists(f"{self.folder}/kv-0"))
         self.closed(scheduler)
         self.assertEqual(sorted(os.listdir(self.folder)), ["kv-0"])
@@ -325,7 +330,7 @@ class Tiers(unittest.TestCase):
             elif dice < 0.01:
                 scheduler.tier._engine.tier_service("ssd", True)
 
-        scheduler = host.Scheduler(self.tier(), cpu_bytes=8 << 20, running=8)
+        scheduler = self.scheduler(self.tier(), cpu_bytes=8 << 20, running=8)
         KvSession.store, KvSession.load = failing(store, 0.05), failing(load, 0.05)
         sizes = []
         try:

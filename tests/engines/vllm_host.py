@@ -151,5 +151,6 @@ class Scheduler:
         return self
 
     def close(self):
-        self.view = None
-        self.manager.shutdown()
+        if self.view is not None:
+            self.view = None
+            self.manager.shutdown()
