@@ -137,6 +137,7 @@ TEST(Engine, PlacesAreFilledSideBySide) {
     uses.push_back({make_key(n), 1000, true});
     data.push_back(pattern(n, 4096));
   }
+  std::thread releases;
   const auto never = [](std::byte*) { ADD_FAILURE() << "it was started: nothing is to be copied"; };
   {
     Result<Arrival> arrival = rig.engine->request(info, uses);
@@ -156,13 +157,13 @@ TEST(Engine, PlacesAreFilledSideBySide) {
     for (size_t i = 16; i < 20; i++) failed += !moved.fill(i, never);
     // The others are waited for here, or given up where they were not started.
     ssd.hold();
-    std::thread releases([&] {
+    releases = std::thread([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       ssd.release();
     });
     for (size_t i = 24; i < 28; i++) moved.start(i, data[i].data());
-    releases.detach();
   }
+  releases.join();
   for (auto& bytes : data) std::fill(bytes.begin(), bytes.end(), std::byte{0xee});
   ASSERT_TRUE(rig.settle());
   size_t there = 0;
