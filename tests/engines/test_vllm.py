@@ -43,6 +43,14 @@ def chat(nr, conversations=40, seed=1, most=60):
         yield [host.key(block) for block in turns[at]]
 
 
+def service(scheduler, here):
+    """The SSD tier goes, or comes back."""
+    try:
+        scheduler.tier._engine.tier_service("ssd", here)
+    except neotier.BusyError:  # pins hold chunks there; it is out all the same
+        pass
+
+
 class Policies(unittest.TestCase):
     def run_policy(self, name, capacity, module=None):
         manager = CPUOffloadingManager(num_chunks=capacity, cache_policy=name, cache_policy_module_path=module)
@@ -145,18 +153,18 @@ class Tiers(unittest.TestCase):
         alone = self.scheduler([]).run(requests)
         alone_found = alone.found
         alone.close()
-        scheduler = self.scheduler(self.ssd()).run(requests)
+        scheduler = self.scheduler(self.ssd(pinned_share=1)).run(requests)
         self.assertGreater(scheduler.found, 1.3 * alone_found)
         self.assertGreater(scheduler.tier.counters["loaded"], 100)
         self.closed(scheduler)
         last = requests[-1]
-        scheduler = self.scheduler(self.ssd(), name="again").run([last])
+        scheduler = self.scheduler(self.ssd(pinned_share=1), name="again").run([last])
         self.assertEqual(scheduler.served, [len(last)])
         self.closed(scheduler)
 
     def test_groups(self):
         """layers in several groups are kept apart"""
-        scheduler = self.scheduler(self.ssd(), groups=2, running=1)
+        scheduler = self.scheduler(self.ssd(pinned_share=1), groups=2, running=1)
         blocks = list(range(30))
         mixed = [host.key(block, group) for block in blocks for group in (0, 1)]
         for _ in range(2):
@@ -231,20 +239,26 @@ class Tiers(unittest.TestCase):
         os.sync()
         scheduler.run(requests)
         self.assertGreater(scheduler.tier.counters["failed"], 0)
-        self.assertLess(scheduler.longest, 1000)
+        self.assertLessEqual(scheduler.most_loads(), 5)
         self.closed(scheduler)
 
     def test_gone_and_back(self):
         """a tier that is gone gives misses, and hits again when it is back"""
-        requests = list(chat(120, conversations=10))
-        scheduler = self.scheduler(self.ssd(), cpu_bytes=4 << 20).run(requests).settle()
-        before = scheduler.tier.counters["loaded"]
-        scheduler.tier._engine.tier_service("ssd", False)
-        scheduler.run(requests[-40:]).settle()
-        self.assertEqual(scheduler.tier.counters["loaded"], before)
-        scheduler.tier._engine.tier_service("ssd", True)
-        scheduler.run(requests[-40:]).settle()
-        self.assertGreater(scheduler.tier.counters["loaded"], before)
+        scheduler = self.scheduler(self.ssd(pinned_share=1), cpu_bytes=4 << 20, running=1)
+        block = lambda at: [host.key(at * 100 + i) for i in range(40)]  # noqa: E731  the CPU's cache has room for 64 chunks
+
+        def serve(*which):
+            for at in which:
+                scheduler.run([block(at)]).settle()
+            return scheduler.served[-1]
+
+        serve(0, 1, 2)
+        self.assertEqual(serve(0), 40)
+        service(scheduler, False)
+        self.assertEqual(serve(1), 0)
+        self.assertEqual(serve(1), 40, "from the CPU's cache")
+        service(scheduler, True)
+        self.assertEqual(serve(2), 40)
         self.closed(scheduler)
 
     def test_full(self):
@@ -323,14 +337,11 @@ class Tiers(unittest.TestCase):
         def between(scheduler):
             dice = rng.random()
             if dice < 0.0005:
-                try:
-                    scheduler.tier._engine.tier_service("ssd", False)
-                except neotier.BusyError:  # pins hold chunks there: it is out all the same
-                    pass
+                service(scheduler, False)
             elif dice < 0.01:
-                scheduler.tier._engine.tier_service("ssd", True)
+                service(scheduler, True)
 
-        scheduler = self.scheduler(self.tier(), cpu_bytes=8 << 20, running=8)
+        scheduler = self.scheduler(self.tier(pinned_share=0.75), cpu_bytes=8 << 20, running=8)
         KvSession.store, KvSession.load = failing(store, 0.05), failing(load, 0.05)
         sizes = []
         try:
@@ -341,11 +352,14 @@ class Tiers(unittest.TestCase):
             KvSession.store, KvSession.load = store, load
         self.assertEqual(len(scheduler.served), REQUESTS // 10 * 10)
         counters = scheduler.tier.counters
-        print(f"# {len(scheduler.served)} requests: {scheduler.found} of {scheduler.asked} chunks found, {counters}, the longest took "
-              f"{scheduler.longest} steps, {sizes[2] >> 10} MiB after 3 tenths, {sizes[-1] >> 10} at the end", flush=True)
-        self.assertGreater(min(counters["failed"], counters["loaded"], counters["stored"]), 0)
+        self.assertLessEqual(scheduler.most_loads(), 20)  # a request of 70 chunks, a twentieth of whose loads fail
+        print(f"# {len(scheduler.served)} requests: {scheduler.found} of {scheduler.asked} chunks found, {counters}, {scheduler.most_loads()} loads of a "
+              f"request at most, {sizes[2] >> 10} MiB after 3 tenths, {sizes[-1] >> 10} at the end", flush=True)
+        self.assertGreater(min(counters["loaded"], counters["stored"]), 0)
+        if REQUESTS >= 5000:  # fewer may be spared
+            self.assertGreater(counters["failed"], 0)
         self.assertLess(sizes[-1] - sizes[2], 64 << 10)
-        scheduler.tier._engine.tier_service("ssd", True)
+        service(scheduler, True)
         self.closed(scheduler)
 
 

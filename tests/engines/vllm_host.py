@@ -5,6 +5,7 @@ import collections
 import hashlib
 import json
 import os
+import time
 
 import numpy as np
 from vllm.v1.kv_offload.base import LookupResult, ReqContext, ScheduleEndContext, make_offload_key
@@ -62,9 +63,23 @@ class Scheduler:
         self.running_most, self.prefill = running, prefill
         self.number = 0
         self.waiting, self.running, self.storing = collections.deque(), [], []
-        self.wrong = self.found = self.asked = self.longest = 0
+        self.wrong = self.found = self.asked = 0
         self.served = []
         self.events = []
+        # A load that fails and is found again would be asked for again, for ever.
+        self.loads = collections.Counter()
+        for tier in self.manager.secondary_tiers:
+            tier.submit_load = self.counted(tier.submit_load)
+
+    def counted(self, submit):
+        def call(job):
+            self.loads[job.req_context.req_id] += 1
+            submit(job)
+        return call
+
+    def most_loads(self):
+        """Load jobs of one request, at most."""
+        return max(self.loads.values(), default=0)
 
     @property
     def tier(self):
@@ -95,18 +110,20 @@ class Scheduler:
         for request, output in self.storing:  # the last step's copies from the GPU have ended
             self.manager.complete_store(output.keys_to_store, request.context)
         self.storing = []
+        asleep = bool(self.running)  # as a step of a GPU takes its time, where nothing can be done
         with self.manager.lock if hasattr(self.manager, "lock") else open(os.devnull):  # 0.32 has none
             while self.waiting and len(self.running) < self.running_most:
                 self.running.append(self.waiting.popleft())
             for request in list(self.running):
                 request.steps += 1
-                assert request.steps < 20000, f"request {request.context.req_id} waits for ever"
+                assert request.steps < 100000, f"request {request.context.req_id} waits for ever"
                 if request.found is None:
                     request.found = self.look_up(request)
                     if request.found is None:
                         continue
                     request.stored = request.found
                     self.load(request)
+                asleep = False
                 batch = request.keys[request.stored:request.stored + self.prefill]
                 request.stored += len(batch)
                 if batch:
@@ -120,10 +137,11 @@ class Scheduler:
                     self.manager.on_request_finished(request.context)
                     self.found += request.found
                     self.asked += len(request.keys)
-                    self.longest = max(self.longest, request.steps)
                     self.served.append(request.found)
             self.manager.on_schedule_end(ScheduleEndContext(new_req_ids=(), preempted_req_ids=()))
             self.events += self.manager.take_events()
+        if asleep:
+            time.sleep(0.0005)
         return bool(self.waiting or self.running or self.storing)
 
     def load(self, request):
