@@ -2,6 +2,7 @@
 # What all of the repository, and libneotier when it is built alone, is compiled with.
 include_guard(GLOBAL)
 get_filename_component(NEOTIER_ROOT ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+include(GNUInstallDirs)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -9,6 +10,11 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# What a shared library or a module is meant to export says so itself.
+foreach(language C CXX CUDA)
+  set(CMAKE_${language}_VISIBILITY_PRESET hidden)
+endforeach()
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
@@ -19,10 +25,11 @@ if(NEOTIER_SANITIZE)
   add_compile_options(-fsanitize=${NEOTIER_SANITIZE} -fno-omit-frame-pointer -Wno-error=maybe-uninitialized)
   add_link_options(-fsanitize=${NEOTIER_SANITIZE})
 endif()
-if(NEOTIER_SANITIZE OR NOT CMAKE_SOURCE_DIR STREQUAL NEOTIER_ROOT)
-  set(NEOTIER_BIN ${CMAKE_BINARY_DIR}/bin)
-else()
+# The release build's programs are where the documents and scripts name them; any other build keeps its own to itself.
+if(CMAKE_BINARY_DIR STREQUAL "${NEOTIER_ROOT}/build/release")
   set(NEOTIER_BIN ${NEOTIER_ROOT}/build/bin)
+else()
+  set(NEOTIER_BIN ${CMAKE_BINARY_DIR}/bin)
 endif()
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${NEOTIER_BIN})
 
@@ -45,7 +52,7 @@ if(CMAKE_CUDA_COMPILER AND NOT NEOTIER_SANITIZE) # CUDA's run time is not instru
   set(NEOTIER_HAVE_NVCC ON)
 endif()
 
-# Only libneotier, and what it needs, can do without.
+# Without them what is installed is built, and no more.
 option(BUILD_TESTING "Build the tests; they need GoogleTest" ON)
 if(BUILD_TESTING)
   enable_testing()

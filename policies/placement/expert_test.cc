@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "expert_reuse.h"
-#include "neotier_placement.h"
+#include "registry.h"
 #include "vector_math.h"
 
 namespace {

@@ -188,9 +188,6 @@ struct neotier_placement {
 			     struct neotier_prediction *out);
 };
 
-/* The placement policies in this library, NULL-terminated. */
-extern const struct neotier_placement *const neotier_placements[];
-
 #ifdef __cplusplus
 }
 #endif

@@ -265,7 +265,13 @@ Installation Installation::find(const std::string& kernel) {
   found.init = bin / "neotier-init";
   found.module = root / (kernel == kKernels.front() ? "kmod" : fmt::format("kmod-{}", kernel)) / "neotier.ko";
   for (const fs::path& piece : {found.plugin, found.clock, found.init}) {
-    if (!fs::exists(piece)) throw std::runtime_error(fmt::format("{} is missing; run 'make build'", piece.string()));
+    if (!fs::exists(piece)) {
+      throw std::runtime_error(
+          fmt::format("{} is missing: the emulated server is not installed, it runs from a clone of NeoTier's "
+                      "repository; run 'make "
+                      "build' there, and its build/bin/neotier",
+                      piece.string()));
+    }
   }
   const fs::path kernels = root / "guest-kernel";
   if (fs::is_directory(kernels)) {

@@ -34,7 +34,9 @@ std::string script_safe(std::string text, std::string_view replacement) {
 }
 
 std::string read_library(const std::string& name) {
-  const fs::path file = build_directory() / "report" / name;
+  fs::path file = build_directory() / "report" / name;
+  const fs::path installed = fs::read_symlink("/proc/self/exe").parent_path() / NEOTIER_CHARTS_FROM_BIN / name;
+  if (!fs::exists(file) && fs::exists(installed)) file = installed;
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
   if (!(text << in.rdbuf())) {

@@ -10,6 +10,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "registry.h"
+
 namespace neotier::placement {
 
 namespace {
