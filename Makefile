@@ -8,7 +8,7 @@ export NINJA_STATUS ?= [%p, %e s]
 # What `make run` needs of all that `make build` builds.
 RUN_NEEDS := neotier gups neotier_plugin neotier_clock neotier_init
 
-.PHONY: help bootstrap configure build run test test-all test-debug-kernel lint bench synth clean
+.PHONY: help bootstrap configure build run test test-all test-debug-kernel deb lint bench synth clean
 
 help: ## what this prints
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-all: build ## every suite there is, for hours; goes on where it was interru
 test-debug-kernel: build ## the module's tests and a storm on a kernel with KASAN, lock checks and fault injection, built once
 	@scripts/test debug $(addprefix storm-debug-,1 2 3)
 
+deb: ## Debian packages of library, headers, daemon and command, for this Debian, in out/deb
+	@scripts/deb
+
 lint: build ## all static checks
 	@scripts/lint
 
@@ -50,4 +53,4 @@ synth: bootstrap ## size of the RTL on an FPGA, by Yosys (an estimate)
 	@fpga/synth
 
 clean: ## remove what was built; keeps the guest kernels, unpacked or built
-	@rm -rf build/release build/asan build/tsan build/bin build/kmod build/kmod-6.1 build/kmod-newest build/kmod-debug build/share build/cmake.log out
+	@rm -rf build/release build/package build/asan build/tsan build/bin build/kmod build/kmod-6.1 build/kmod-newest build/kmod-debug build/share build/cmake.log out

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+# Debian packages by CPack, one a component. scripts/deb builds them: compiled with Debian's flags, and named after the system that
+# they are built on, since another one has other libraries.
+file(STRINGS /etc/os-release system REGEX "^VERSION_ID=")
+string(REGEX REPLACE "[^0-9.]" "" system "${system}")
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME neotier)
+set(CPACK_PACKAGE_VERSION ${NEOTIER_VERSION})
+set(CPACK_DEBIAN_PACKAGE_RELEASE 1~deb${system})
+set(CPACK_PACKAGE_CONTACT "The NeoTier maintainers <neotier@packages.invalid>")
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
+set(CPACK_COMPONENTS_ALL Runtime Development Tools)
+set(CPACK_STRIP_FILES ON)
+# The configuration is in /etc, whatever the prefix.
+set(CPACK_SET_DESTDIR ON)
+set(CPACK_INSTALL_PREFIX ${CMAKE_INSTALL_PREFIX})
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
+  OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libneotier${NEOTIER_ABI})
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "objects, KV blocks and experts over tiers of memory
+libneotier keeps objects of those who serve large language models in GPU memory,
+DRAM, CXL memory and on SSDs, where a placement policy wants them, and moves them.
+
+This package has the shared library.")
+
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libneotier-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+  "${CPACK_DEBIAN_RUNTIME_PACKAGE_NAME} (= ${NEOTIER_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "headers and examples of libneotier
+libneotier keeps objects of those who serve large language models in GPU memory,
+DRAM, CXL memory and on SSDs, where a placement policy wants them, and moves them.
+
+This package has what programs are built with: headers of the C interface, files for
+pkg-config and CMake, examples.")
+
+set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME neotier-tools)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION admin)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
+# groupadd
+set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS passwd)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA "")
+foreach(file conffiles postinst prerm postrm)
+  list(APPEND CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/deb/neotier-tools/${file})
+endforeach()
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION "daemon and command of NeoTier, memory tiers for LLM serving
+neotierd shares one budget of memory tiers (GPU memory, DRAM, CXL memory, SSDs)
+between several processes. The command neotier measures and replays placement
+policies, shows what a daemon does, and sets the knobs of the kernel module.
+
+The daemon is not started unless the administrator enables its service.")
+
+# What a Debian package has besides: see there.
+set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/deb/finish.cmake)
+set(CPACK_NEOTIER_ROOT ${NEOTIER_ROOT})
+set(CPACK_NEOTIER_PACKAGES ${CPACK_DEBIAN_RUNTIME_PACKAGE_NAME} libneotier-dev neotier-tools)
+include(CPack)
