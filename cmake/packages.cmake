@@ -23,11 +23,14 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libneotier${NEOTIER_ABI})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+# CPack's own scripts call ldconfig, as Debian had it once.
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/deb/libneotier/triggers)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "objects, KV blocks and experts over tiers of memory
-libneotier keeps objects of those who serve large language models in GPU memory,
-DRAM, CXL memory and on SSDs, where a placement policy wants them, and moves them.
+libneotier keeps objects of those who serve large language models in GPU
+memory, DRAM, CXL memory and on SSDs, where a placement policy wants them, and
+moves them.
 
 This package has the shared library.")
 
@@ -36,11 +39,12 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
   "${CPACK_DEBIAN_RUNTIME_PACKAGE_NAME} (= ${NEOTIER_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "headers and examples of libneotier
-libneotier keeps objects of those who serve large language models in GPU memory,
-DRAM, CXL memory and on SSDs, where a placement policy wants them, and moves them.
+libneotier keeps objects of those who serve large language models in GPU
+memory, DRAM, CXL memory and on SSDs, where a placement policy wants them, and
+moves them.
 
-This package has what programs are built with: headers of the C interface, files for
-pkg-config and CMake, examples.")
+This package has what programs are built with: headers of the C interface,
+files for pkg-config and CMake, examples.")
 
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME neotier-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION admin)

@@ -23,6 +23,7 @@ if(IS_ABSOLUTE ${pc_folder})
   set(pc_prefix ${CMAKE_INSTALL_PREFIX})
 else()
   file(RELATIVE_PATH up /prefix/${pc_folder} /prefix)
+  string(REGEX REPLACE "/$" "" up ${up})
   set(pc_prefix "\${pcfiledir}/${up}")
 endif()
 # An absolute folder takes the prefix' place.
