@@ -49,8 +49,8 @@ files for pkg-config and CMake, examples.")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME neotier-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
-# groupadd
-set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS passwd)
+# groupadd; /bin/kill, by which the service is told to reload
+set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "passwd, procps")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA "")
 foreach(file conffiles postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/deb/neotier-tools/${file})
