@@ -11,7 +11,7 @@ import cffi
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Installed: beside this file. In a clone: where the sources have them.
 HEADERS = [os.path.join(HERE, "include"), os.path.join(HERE, "..", "..", "userspace", "libneotier", "include")]
-NAMES = ("neotier.h", "neotier_kv.h", "neotier_policy.h")
+NAMES = ("neotier.h", "neotier_kv.h", "neotier_slots.h")
 SONAME = "libneotier.so.1"
 
 ffi = cffi.FFI()

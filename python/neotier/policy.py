@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement policies for a host that keeps blocks and slots itself: neotier_policy.h with Python's manners."""
+"""Placement policies for a host that keeps blocks and slots itself: neotier_slots.h with Python's manners."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,36 +15,36 @@ class Policy:
 
     def __init__(self, capacity: int, name: str | None = None, *, history: int = 0, block_bytes: int = 0, seed: int = 0) -> None:
         text = _text(name)
-        config = ffi.new("struct neotier_policy_config *", {
-            "struct_bytes": ffi.sizeof("struct neotier_policy_config"), "capacity": capacity, "name": text, "history": history,
+        config = ffi.new("struct neotier_slots_config *", {
+            "struct_bytes": ffi.sizeof("struct neotier_slots_config"), "capacity": capacity, "name": text, "history": history,
             "block_bytes": block_bytes, "seed": seed})
-        self._policy = ffi.gc(not_null(lib.neotier_policy_open(config)), lib.neotier_policy_close)
+        self._policy = ffi.gc(not_null(lib.neotier_slots_open(config)), lib.neotier_slots_close)
 
     def request(self, keys: Keys, *, first_position: int = 0, category: int = 0, cost_ns: Sequence[int] | None = None,
                 now_ns: int = 0) -> int:
         """A request uses these blocks, in order: how many of them have a slot. now_ns 0: the machine's clock."""
         names, nr = key_array(keys)
-        info = ffi.new("struct neotier_policy_request_info *", {
-            "struct_bytes": ffi.sizeof("struct neotier_policy_request_info"), "category": category, "now_ns": now_ns,
+        info = ffi.new("struct neotier_slots_request_info *", {
+            "struct_bytes": ffi.sizeof("struct neotier_slots_request_info"), "category": category, "now_ns": now_ns,
             "first_position": first_position})
         if cost_ns is not None:
             if len(cost_ns) != nr:
                 raise ValueError(f"cost_ns: {len(cost_ns)} of {nr} blocks")
             costs = ffi.new("uint64_t[]", list(cost_ns))
             info.cost_ns = costs
-        return check(lib.neotier_policy_request(self._policy, names, nr, info))
+        return check(lib.neotier_slots_request(self._policy, names, nr, info))
 
     def insert(self, key: Buffer) -> None:
         """It has a slot now. ExistsError, FullError."""
-        check(lib.neotier_policy_insert(self._policy, one_key(key)))
+        check(lib.neotier_slots_insert(self._policy, one_key(key)))
 
     def remove(self, key: Buffer) -> None:
         """NotFoundError."""
-        check(lib.neotier_policy_remove(self._policy, one_key(key)))
+        check(lib.neotier_slots_remove(self._policy, one_key(key)))
 
     def pin(self, key: Buffer, pinned: bool = True) -> None:
         """While pinned it is not evicted. NotFoundError."""
-        check(lib.neotier_policy_pin(self._policy, one_key(key), pinned))
+        check(lib.neotier_slots_pin(self._policy, one_key(key), pinned))
 
     def evict(self, nr: int, spared: Keys = b"") -> list[bytes] | None:
         """Exactly so many blocks, best to evict first, none of them pinned or spared; they have no slot then. None: there are not so
@@ -52,7 +52,7 @@ class Policy:
         names, nr_spared = key_array(spared)
         out = ffi.new("struct neotier_object_key[]", max(nr, 1))
         try:
-            check(lib.neotier_policy_evict(self._policy, nr, names, nr_spared, out))
+            check(lib.neotier_slots_evict(self._policy, nr, names, nr_spared, out))
         except FullError:
             return None
         text = bytes(ffi.buffer(out, nr * KEY_BYTES)) if nr else b""

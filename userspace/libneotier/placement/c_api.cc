@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// neotier_policy.h over placement/slot_cache.h. No exception leaves it.
+// neotier_slots.h over placement/slot_cache.h. No exception leaves it.
 #include "engine/c_api.h"
 
 #include <chrono>
 
-#include "neotier_policy.h"
+#include "neotier_slots.h"
 #include "placement/slot_cache.h"
 
 using namespace neotier::c_api;
@@ -12,7 +12,7 @@ using neotier::placement::SlotCache;
 
 static_assert(sizeof(SlotCache::Key) == sizeof(neotier_object_key));
 
-struct neotier_policy {
+struct neotier_slots {
   SlotCache cache;
 };
 
@@ -28,12 +28,12 @@ std::span<const SlotCache::Key> slot_keys(const neotier_object_key* keys, size_t
 
 extern "C" {
 
-neotier_policy* neotier_policy_open(const struct neotier_policy_config* config) {
-  neotier_policy* opened = nullptr;
+neotier_slots* neotier_slots_open(const struct neotier_slots_config* config) {
+  neotier_slots* opened = nullptr;
   (void)guarded([&] {
-    if (!config || config->struct_bytes < offsetof(neotier_policy_config, name))
-      return fail(NEOTIER_EINVALID, "config: set struct_bytes to sizeof(struct neotier_policy_config)");
-    const neotier_policy_config own = taken(config);
+    if (!config || config->struct_bytes < offsetof(neotier_slots_config, name))
+      return fail(NEOTIER_EINVALID, "config: set struct_bytes to sizeof(struct neotier_slots_config)");
+    const neotier_slots_config own = taken(config);
     neotier::placement::SlotCacheOptions options;
     options.capacity = own.capacity;
     options.history = own.history;
@@ -43,19 +43,19 @@ neotier_policy* neotier_policy_open(const struct neotier_policy_config* config) 
     const auto policy = neotier::placement::find_policy(name, NEOTIER_KV);
     if (policy->flags & NEOTIER_NEEDS_ORACLE)
       return fail(NEOTIER_EINVALID, std::string("policy '") + name + "' knows the future, which a cache does not");
-    opened = new neotier_policy{SlotCache(policy, options)};
+    opened = new neotier_slots{SlotCache(policy, options)};
     return 0;
   });
   return opened;
 }
 
-void neotier_policy_close(neotier_policy* policy) { delete policy; }
+void neotier_slots_close(neotier_slots* policy) { delete policy; }
 
-int64_t neotier_policy_request(neotier_policy* policy, const struct neotier_object_key* keys, size_t nr,
-                               const struct neotier_policy_request_info* info) {
+int64_t neotier_slots_request(neotier_slots* policy, const struct neotier_object_key* keys, size_t nr,
+                              const struct neotier_slots_request_info* info) {
   int64_t hits = 0;
   const int code = guarded([&] {
-    const neotier_policy_request_info own = taken(info);
+    const neotier_slots_request_info own = taken(info);
     SlotCache::Request request;
     request.now_ns = own.now_ns;
     if (request.now_ns == 0) {
@@ -71,7 +71,7 @@ int64_t neotier_policy_request(neotier_policy* policy, const struct neotier_obje
   return code < 0 ? code : hits;
 }
 
-int neotier_policy_insert(neotier_policy* policy, const struct neotier_object_key* key) {
+int neotier_slots_insert(neotier_slots* policy, const struct neotier_object_key* key) {
   return guarded([&] {
     if (policy->cache.insert(slot_key(key))) return 0;
     return policy->cache.holds(slot_key(key)) ? fail(NEOTIER_EEXISTS, "the block has a slot already")
@@ -79,19 +79,19 @@ int neotier_policy_insert(neotier_policy* policy, const struct neotier_object_ke
   });
 }
 
-int neotier_policy_remove(neotier_policy* policy, const struct neotier_object_key* key) {
+int neotier_slots_remove(neotier_slots* policy, const struct neotier_object_key* key) {
   return guarded(
       [&] { return policy->cache.remove(slot_key(key)) ? 0 : fail(NEOTIER_ENOTFOUND, "the block has no slot"); });
 }
 
-int neotier_policy_pin(neotier_policy* policy, const struct neotier_object_key* key, uint32_t pinned) {
+int neotier_slots_pin(neotier_slots* policy, const struct neotier_object_key* key, uint32_t pinned) {
   return guarded([&] {
     return policy->cache.pin(slot_key(key), pinned != 0) ? 0 : fail(NEOTIER_ENOTFOUND, "the block has no slot");
   });
 }
 
-int neotier_policy_evict(neotier_policy* policy, size_t nr, const struct neotier_object_key* spared, size_t nr_spared,
-                         struct neotier_object_key* victims) {
+int neotier_slots_evict(neotier_slots* policy, size_t nr, const struct neotier_object_key* spared, size_t nr_spared,
+                        struct neotier_object_key* victims) {
   return guarded([&] {
     std::vector<SlotCache::Key> out;
     out.reserve(nr);

@@ -8,8 +8,8 @@
  *
  * Errors and versions are those of neotier.h. Thread safety: one caller at a time.
  */
-#ifndef NEOTIER_POLICY_H
-#define NEOTIER_POLICY_H
+#ifndef NEOTIER_SLOTS_H
+#define NEOTIER_SLOTS_H
 
 #include "neotier.h"
 
@@ -17,9 +17,9 @@
 extern "C" {
 #endif
 
-typedef struct neotier_policy neotier_policy;
+typedef struct neotier_slots neotier_slots;
 
-struct neotier_policy_config {
+struct neotier_slots_config {
 	uint32_t struct_bytes;
 	uint32_t capacity;    /* slots, required: 1 .. 2^30 */
 	const char *name;     /* hazard; or another of docs/policies.md, or a shared library's path */
@@ -28,7 +28,7 @@ struct neotier_policy_config {
 	uint64_t seed;
 };
 
-struct neotier_policy_request_info {
+struct neotier_slots_request_info {
 	uint32_t struct_bytes;
 	uint32_t category;       /* kind of request (chat, search, ...), numbered from 1 as the caller likes; 0: not known */
 	uint64_t now_ns;         /* never decreasing; 0: the machine's steady clock */
@@ -38,23 +38,23 @@ struct neotier_policy_request_info {
 };
 
 /* NULL and neotier_error() where the config is none, or there is no such policy. */
-NEOTIER_API neotier_policy *neotier_policy_open(const struct neotier_policy_config *config);
-NEOTIER_API void neotier_policy_close(neotier_policy *policy);
+NEOTIER_API neotier_slots *neotier_slots_open(const struct neotier_slots_config *config);
+NEOTIER_API void neotier_slots_close(neotier_slots *slots);
 
 /* A request uses these blocks. How many of them have a slot. info may be NULL. */
-NEOTIER_API int64_t neotier_policy_request(neotier_policy *policy, const struct neotier_object_key *keys, size_t nr,
-					   const struct neotier_policy_request_info *info);
+NEOTIER_API int64_t neotier_slots_request(neotier_slots *slots, const struct neotier_object_key *keys, size_t nr,
+					   const struct neotier_slots_request_info *info);
 /* It has a slot now. NEOTIER_EEXISTS: it has one already. NEOTIER_EFULL: none is left. */
-NEOTIER_API int neotier_policy_insert(neotier_policy *policy, const struct neotier_object_key *key);
+NEOTIER_API int neotier_slots_insert(neotier_slots *slots, const struct neotier_object_key *key);
 /* Its slot is free, by the caller's own decision. NEOTIER_ENOTFOUND. */
-NEOTIER_API int neotier_policy_remove(neotier_policy *policy, const struct neotier_object_key *key);
+NEOTIER_API int neotier_slots_remove(neotier_slots *slots, const struct neotier_object_key *key);
 /* pinned 1: it must not be evicted, until 0. NEOTIER_ENOTFOUND. */
-NEOTIER_API int neotier_policy_pin(neotier_policy *policy, const struct neotier_object_key *key, uint32_t pinned);
+NEOTIER_API int neotier_slots_pin(neotier_slots *slots, const struct neotier_object_key *key, uint32_t pinned);
 /*
  * Writes `nr` blocks to `victims`, best to evict first, none of them pinned or of the `spared`; their slots are free then.
  * NEOTIER_EFULL: there are not so many, and nothing has changed.
  */
-NEOTIER_API int neotier_policy_evict(neotier_policy *policy, size_t nr, const struct neotier_object_key *spared, size_t nr_spared,
+NEOTIER_API int neotier_slots_evict(neotier_slots *slots, size_t nr, const struct neotier_object_key *spared, size_t nr_spared,
 				     struct neotier_object_key *victims);
 
 #ifdef __cplusplus
