@@ -12,7 +12,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # Installed: beside this file. In a clone: where the sources have them.
 HEADERS = [os.path.join(HERE, "include"), os.path.join(HERE, "..", "..", "userspace", "libneotier", "include")]
 NAMES = ("neotier.h", "neotier_kv.h", "neotier_slots.h")
-SONAME = "libneotier.so.1"
 
 ffi = cffi.FFI()
 
@@ -31,12 +30,15 @@ def _load():
             break
     else:
         raise ImportError(f"neotier: its headers are not at {HEADERS[0]}; install the package with 'pip install .' in a clone")
+    texts = []
     for name in NAMES:
         with open(os.path.join(folder, name), encoding="utf-8") as file:
-            ffi.cdef(_declarations(file.read()))
+            texts.append(file.read())
+        ffi.cdef(_declarations(texts[-1]))
+    soname = "libneotier.so." + re.search(r"^#define NEOTIER_ABI (\d+)u$", texts[0], flags=re.M)[1]
     given = os.environ.get("NEOTIER_LIBRARY")
-    own = os.path.join(HERE, SONAME)
-    path = given or (own if os.path.exists(own) else SONAME)
+    own = os.path.join(HERE, soname)
+    path = given or (own if os.path.exists(own) else soname)
     try:
         return ffi.dlopen(path)
     except OSError as error:

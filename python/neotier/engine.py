@@ -245,11 +245,9 @@ class Session:
     def pin(self, key: Buffer, lease: float = 0) -> Pin:
         """lease: seconds after which it ends by itself; 0: none."""
         handle = self._engine._handle()
-        info = self._engine.lookup(key)
         number, data = ffi.new("uint64_t *"), ffi.new("const void **")
         check(lib.neotier_pin(handle, self._session, one_key(key), _ms(lease), number, data))
-        # It may have been replaced in between: its size is that of what is pinned.
-        info = self._engine.lookup(key) or info
+        info = self._engine.lookup(key)  # pinned, it stays what it is
         return Pin(self, number[0], data[0], info.bytes if info else 0)
 
     def close(self) -> None:

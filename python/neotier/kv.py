@@ -114,7 +114,8 @@ class Load:
         """Waits for what is at a tier just now, and releases the pins."""
         if self._load is not None:
             load, self._load, self._held = self._load, None, None
-            lib.neotier_kv_load_free(load)
+            if self._store._engine._alive:  # at the interpreter's end it may have been closed before
+                lib.neotier_kv_load_free(load)
 
     __del__ = close
 
@@ -258,7 +259,8 @@ class KvStore:
             for load in list(self._loads):
                 load.close()
             kv, self._kv = self._kv, None
-            lib.neotier_kv_close(kv)
+            if self._engine._alive:
+                lib.neotier_kv_close(kv)
 
     def __enter__(self) -> "KvStore":
         return self

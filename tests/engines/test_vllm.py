@@ -141,7 +141,7 @@ class Tiers(unittest.TestCase):
     def closed(self, scheduler):
         """What every run has to leave."""
         tier = scheduler.settle().tier
-        self.assertEqual(scheduler.wrong, 0)
+        self.assertEqual((scheduler.wrong, scheduler.again), (0, 0))
         self.assertEqual((tier._requests, tier._jobs, tier._pinned, len(tier._ended)), ({}, 0, 0, 0))
         scheduler.close()
         self.assertEqual([name for name in os.listdir("/dev/shm") if f"neotier-{os.getpid()}" in name], [])
@@ -239,7 +239,7 @@ class Tiers(unittest.TestCase):
         os.sync()
         scheduler.run(requests)
         self.assertGreater(scheduler.tier.counters["failed"], 0)
-        self.assertLessEqual(scheduler.most_loads(), 5)
+        self.assertGreater(len(scheduler.failed), 0)
         self.closed(scheduler)
 
     def test_gone_and_back(self):
@@ -352,9 +352,8 @@ class Tiers(unittest.TestCase):
             KvSession.store, KvSession.load = store, load
         self.assertEqual(len(scheduler.served), REQUESTS // 10 * 10)
         counters = scheduler.tier.counters
-        self.assertLessEqual(scheduler.most_loads(), 20)  # a request of 70 chunks, a twentieth of whose loads fail
-        print(f"# {len(scheduler.served)} requests: {scheduler.found} of {scheduler.asked} chunks found, {counters}, {scheduler.most_loads()} loads of a "
-              f"request at most, {sizes[2] >> 10} MiB after 3 tenths, {sizes[-1] >> 10} at the end", flush=True)
+        print(f"# {len(scheduler.served)} requests: {scheduler.found} of {scheduler.asked} chunks found, {counters}, "
+              f"{sizes[2] >> 10} MiB after 3 tenths, {sizes[-1] >> 10} at the end", flush=True)
         self.assertGreater(min(counters["loaded"], counters["stored"]), 0)
         if REQUESTS >= 5000:  # fewer may be spared
             self.assertGreater(counters["failed"], 0)

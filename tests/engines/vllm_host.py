@@ -66,20 +66,27 @@ class Scheduler:
         self.wrong = self.found = self.asked = 0
         self.served = []
         self.events = []
-        # A load that fails and is found again would be asked for again, for ever.
-        self.loads = collections.Counter()
+        # What failed to load and is found again would be asked for again, for ever: once for each request and key is enough.
+        self.failed, self.again = set(), 0
         for tier in self.manager.secondary_tiers:
-            tier.submit_load = self.counted(tier.submit_load)
+            self.watch(tier)
 
-    def counted(self, submit):
-        def call(job):
-            self.loads[job.req_context.req_id] += 1
+    def watch(self, tier):
+        loads, submit, finished = {}, tier.submit_load, tier.get_finished_jobs
+
+        def submit_load(job):
+            self.again += sum((job.req_context.req_id, one) in self.failed for one in job.keys)
+            loads[job.job_id] = job
             submit(job)
-        return call
 
-    def most_loads(self):
-        """Load jobs of one request, at most."""
-        return max(self.loads.values(), default=0)
+        def get_finished_jobs():
+            for result in finished():
+                job = loads.pop(result.job_id, None)
+                if job is not None and not result.success:
+                    self.failed.update((job.req_context.req_id, one) for one in set(job.keys).difference(result.successful_keys or ()))
+                yield result
+
+        tier.submit_load, tier.get_finished_jobs = submit_load, get_finished_jobs
 
     @property
     def tier(self):

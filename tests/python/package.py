@@ -308,6 +308,21 @@ class Blocks(unittest.TestCase):
                 self.assertEqual((load.good, into), (64, data))
             store._engine.close()
 
+    def test_left_open(self):
+        """a program that ends with all of it open, loads under way, ends as any other"""
+        for end in ("", "del engine, store, session\n", "engine._close()\n"):
+            ended = subprocess.run([sys.executable, "-c", (
+                "import neotier\n"
+                "engine = neotier.Engine('dram=64M', events=65536)\n"
+                "store = neotier.KvStore(engine, layers=1, layer_bytes=1 << 20, recompute_ns=1)\n"
+                "session = store.session(store.tenant('a'))\n"
+                "keys = store.keys(range(32 * 16))\n"
+                "session.store(keys, [bytes(1 << 20)] * 32)\n"
+                "loads = [session.load(keys, [bytearray(1 << 20) for _ in keys]) for _ in range(4)]\n"
+                "ticket = engine.get_async(keys[0], bytearray(1 << 20))\n" + end)], capture_output=True, text=True,
+                env=dict(os.environ, MALLOC_PERTURB_="165"))  # what is freed does not look as if it were not
+            self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+
     def test_closed(self):
         """a store ends its loads when its engine is closed"""
         store = self.open()

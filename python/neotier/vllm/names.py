@@ -7,19 +7,21 @@ import json
 from typing import Any
 
 try:
-    from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingEvent, ReqContext, RequestOffloadingContext,
+    from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingEvent, ReqContext, RequestOffloadingContext,
                                          get_offload_group_idx)
+    from vllm.v1.kv_offload.cpu.policies.base import CachePolicy
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 except ImportError as error:
-    raise ImportError(f"neotier.vllm: this vLLM has no tiers that can be plugged in ({error}); it takes vLLM 0.32 or newer") from None
+    raise ImportError(f"neotier.vllm: this vLLM takes no tiers or cache policies of others ({error}); it takes vLLM 0.32 or newer") from None
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
 except ImportError:
     CacheHitSource = None  # type: ignore[assignment,misc]
 
-__all__ = ["LookupResult", "Medium", "OffloadingEvent", "ReqContext", "RequestOffloadingContext", "SecondaryTierManager", "TransferJob",
-           "job_result", "hit_source", "group_of", "positions", "position", "layout", "chunk_tokens"]
+__all__ = ["CachePolicy", "Locality", "LookupResult", "Medium", "OffloadingEvent", "ReqContext", "RequestOffloadingContext",
+           "SecondaryTierManager", "TransferJob", "job_result", "hit_source", "group_of", "category", "positions", "position", "layout",
+           "chunk_tokens"]
 
 _RESULT_FIELDS = {field.name for field in dataclasses.fields(JobResult)}
 group_of = get_offload_group_idx
@@ -40,6 +42,12 @@ def hit_source(disk: bool):
 def positions(context: ReqContext) -> dict[bytes, int]:
     """All of the request's keys that the scheduler knows, with the token at which each ends."""
     return getattr(context, "_offload_key_positions", {})
+
+
+def category(context: ReqContext) -> int:
+    """The kind of request that its sender told, or 0. A stranger wrote it."""
+    told = (context.kv_transfer_params or {}).get("neotier_category", 0)
+    return told if type(told) is int and 0 <= told < 2**32 else 0
 
 
 def position(context: ReqContext, key: bytes) -> int | None:

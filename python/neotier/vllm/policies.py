@@ -14,11 +14,6 @@ from typing import Any
 from ..policy import Policy
 from . import names
 
-try:
-    from vllm.v1.kv_offload.cpu.policies.base import CachePolicy
-except ImportError as error:
-    raise ImportError(f"neotier.vllm: this vLLM takes no cache policies ({error}); it takes vLLM 0.32 or newer") from None
-
 
 def _own(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=16).digest()
@@ -32,7 +27,7 @@ class _Told:
     keys: set[bytes]
 
 
-class NeoTierPolicy(CachePolicy):
+class NeoTierPolicy(names.CachePolicy):
     """A cache policy by the name of its class. cache_capacity: chunks."""
 
     policy_name: str | None = None
@@ -94,13 +89,10 @@ class NeoTierPolicy(CachePolicy):
             return
         known = names.positions(context)
         lacking = {key: known.get(key, 0) for key in (*known, *keys) if key not in told.keys}
-        category = (context.kv_transfer_params or {}).get("neotier_category", 0)
-        if type(category) is not int or not 0 <= category < 2**32:
-            category = 0
         for group in sorted({names.group_of(key) for key in lacking}):
             own = sorted((end, key) for key, end in lacking.items() if names.group_of(key) == group)
             before = sum(names.group_of(key) == group for key in told.keys)
-            self._policy.request([_own(key) for _, key in own], first_position=before, category=category)
+            self._policy.request([_own(key) for _, key in own], first_position=before, category=names.category(context))
         told.keys.update(lacking)
 
     def on_request_access(self, keys: Iterable[bytes], req_context: Any) -> None:

@@ -95,9 +95,7 @@ class NeoTier(names.SecondaryTierManager):
                              "tier's file; write {dp} in its name")
         tiers = tiers.replace("{dp}", str(parallel.data_parallel_index))
         if locality is not None:
-            from vllm.v1.kv_offload.base import Locality
-
-            self.locality = Locality(locality)
+            self.locality = names.Locality(locality)
         self._slot_bytes = primary_kv_view.strides[0]
         self._chunk_tokens = names.chunk_tokens(offloading_spec)
         self._engine = Engine(tiers, max_objects=max_objects, seed=seed, events=65536, discard=1)
@@ -147,8 +145,7 @@ class NeoTier(names.SecondaryTierManager):
     def _request(self, context: names.ReqContext) -> _Request:
         request = self._requests.get(context.req_id)
         if request is None:
-            category = (context.kv_transfer_params or {}).get("neotier_category", 0)
-            request = _Request(category=category if type(category) is int and 0 <= category < 2**32 else 0)
+            request = _Request(category=names.category(context))
             self._requests[context.req_id] = request
         return request
 
