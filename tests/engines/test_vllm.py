@@ -149,11 +149,12 @@ class Tiers(unittest.TestCase):
 
     def test_found_again(self):
         """what the CPU's cache has lost comes back from the tier, whole, also after a restart"""
-        requests = list(chat(300))
-        alone = self.scheduler([]).run(requests)
+        requests = list(chat(200))
+        alone = self.scheduler([]).run_in_turn(requests)
         alone_found = alone.found
         alone.close()
-        scheduler = self.scheduler(self.ssd(pinned_share=1)).run(requests)
+        scheduler = self.scheduler(self.ssd(pinned_share=1)).run_in_turn(requests)
+        self.assertEqual(scheduler.tier.counters["dropped"], 0)
         self.assertGreater(scheduler.found, 1.3 * alone_found)
         self.assertGreater(scheduler.tier.counters["loaded"], 100)
         self.closed(scheduler)
@@ -168,17 +169,18 @@ class Tiers(unittest.TestCase):
         blocks = list(range(30))
         mixed = [host.key(block, group) for block in blocks for group in (0, 1)]
         for _ in range(2):
-            scheduler.run([mixed]).run([[host.key(1000 + block) for block in range(300)]])
-        self.assertEqual(scheduler.served[2], 60)
+            scheduler.run_in_turn([mixed, *([host.key(1000 * part + block) for block in range(100)] for part in (1, 2, 3))])
+        self.assertEqual(scheduler.served[4], 60)
         self.closed(scheduler)
 
     def test_other_layout(self):
-        """chunks of another layout are not found"""
+        """chunks of another layout are not found, those of the same one are"""
         requests = list(chat(30))
-        self.closed(self.scheduler(self.ssd()).run(requests))
-        scheduler = self.scheduler(self.ssd(), name="again", groups=2).run(requests[-1:])
-        self.assertEqual(scheduler.served, [0])
-        self.closed(scheduler)
+        self.closed(self.scheduler(self.ssd(pinned_share=1)).run_in_turn(requests))
+        for groups, found in ((2, 0), (1, len(requests[-1]))):
+            scheduler = self.scheduler(self.ssd(pinned_share=1), name=f"again-{groups}", groups=groups).run(requests[-1:])
+            self.assertEqual(scheduler.served, [found])
+            self.closed(scheduler)
 
     def test_never_in_the_scheduler(self):
         """the scheduler's thread copies nothing and waits for nothing"""
@@ -199,7 +201,7 @@ class Tiers(unittest.TestCase):
                            (KvStore, "session")):
             watch(kind, name)
         try:
-            scheduler = self.scheduler(self.ssd()).run(chat(200)).settle()
+            scheduler = self.scheduler(self.ssd()).run_in_turn(chat(150))
             time.sleep(0.2)
             now = dict(seen)
         finally:
@@ -229,7 +231,7 @@ class Tiers(unittest.TestCase):
     def test_a_corrupt_medium(self):
         """chunks that were changed on the disk are misses, once for each request, and are computed anew"""
         requests = list(chat(200))
-        scheduler = self.scheduler(self.ssd()).run(requests).settle()
+        scheduler = self.scheduler(self.ssd()).run_in_turn(requests)
         path = os.path.join(self.folder, "kv")
         size = os.path.getsize(path)
         with open(path, "r+b") as file:
@@ -237,7 +239,7 @@ class Tiers(unittest.TestCase):
                 file.seek(at + 4096)
                 file.write(b"not what was written")
         os.sync()
-        scheduler.run(requests)
+        scheduler.run_in_turn(requests)
         self.assertGreater(scheduler.tier.counters["failed"], 0)
         self.assertGreater(len(scheduler.failed), 0)
         self.closed(scheduler)
@@ -245,27 +247,38 @@ class Tiers(unittest.TestCase):
     def test_gone_and_back(self):
         """a tier that is gone gives misses, and hits again when it is back"""
         scheduler = self.scheduler(self.ssd(pinned_share=1), cpu_bytes=4 << 20, running=1)
-        block = lambda at: [host.key(at * 100 + i) for i in range(40)]  # noqa: E731  the CPU's cache has room for 64 chunks
+        block = lambda at: [host.key(at * 100 + i) for i in range(30)]  # noqa: E731  the CPU's cache has room for 64 chunks
 
         def serve(*which):
             for at in which:
                 scheduler.run([block(at)]).settle()
             return scheduler.served[-1]
 
-        serve(0, 1, 2)
-        self.assertEqual(serve(0), 40)
+        serve(0, 1, 2, 3)
+        self.assertEqual(serve(0), 30)
         service(scheduler, False)
         self.assertEqual(serve(1), 0)
-        self.assertEqual(serve(1), 40, "from the CPU's cache")
+        self.assertEqual(serve(1), 30, "from the CPU's cache")
         service(scheduler, True)
-        self.assertEqual(serve(2), 40)
+        self.assertEqual(serve(2), 30)
+        self.closed(scheduler)
+
+    def test_more_than_the_cache(self):
+        """a request that finds more chunks than the CPU's cache has room for is served with a part of them"""
+        scheduler = self.scheduler(self.ssd(pinned_share=1), cpu_bytes=2 << 20, running=1, prefill=8)
+        self.assertEqual(scheduler.spec.num_chunks, 32)
+        keys = [host.key(block) for block in range(48)]
+        for part in (0, 16, 32):  # each part as a request of its own: the tier has all of them then
+            scheduler.run_in_turn([keys[part:part + 16]])
+        scheduler.run_in_turn([[host.key(1000 + block) for block in range(30)], keys])
+        self.assertGreater(scheduler.served[-1], 0)
         self.closed(scheduler)
 
     def test_full(self):
         """a tier that is much too small keeps what its policy wants, and takes new chunks for ever"""
-        scheduler = self.scheduler(self.ssd("24M"), cpu_bytes=4 << 20).run(chat(400))
+        scheduler = self.scheduler(self.ssd("24M"), cpu_bytes=4 << 20).run_in_turn(chat(300))
         stored = scheduler.tier.counters["stored"]
-        scheduler.run(chat(200, seed=2))
+        scheduler.run_in_turn(chat(150, seed=2))
         self.assertGreater(scheduler.tier.counters["stored"], stored + 50)
         self.closed(scheduler)
 
@@ -292,17 +305,16 @@ class Tiers(unittest.TestCase):
 
     def test_events(self):
         """routers are told of what is here and what has gone: what was told last is true"""
-        scheduler = self.scheduler(self.ssd("24M", enable_kv_events=True), cpu_bytes=4 << 20, extra={"events": True}).run(chat(300)).settle()
+        scheduler = self.scheduler(self.ssd("24M", enable_kv_events=True), cpu_bytes=4 << 20, extra={"events": True}).run_in_turn(chat(200))
         here = set()
         for event in [*scheduler.events, *scheduler.manager.take_events()]:
             if event.medium is not scheduler.tier.medium:
                 continue
             (here.difference_update if event.removed else here.update)(event.keys)
         self.assertGreater(len(here), 50)
-        context = host.Request(10**6, []).context
-        there = {one for one in here if scheduler.tier.lookup(one, context) is host.LookupResult.HIT}
-        self.assertEqual(there, here)
-        scheduler.tier.on_request_finished(context)
+        order = sorted(here)
+        own = zip(order, scheduler.tier._store.digest_keys(order))
+        self.assertEqual({one for one, key in own if key in scheduler.tier._engine}, here)
         self.closed(scheduler)
 
     def test_wrong_configuration(self):
@@ -354,9 +366,8 @@ class Tiers(unittest.TestCase):
         counters = scheduler.tier.counters
         print(f"# {len(scheduler.served)} requests: {scheduler.found} of {scheduler.asked} chunks found, {counters}, "
               f"{sizes[2] >> 10} MiB after 3 tenths, {sizes[-1] >> 10} at the end", flush=True)
-        self.assertGreater(min(counters["loaded"], counters["stored"]), 0)
         if REQUESTS >= 5000:  # fewer may be spared
-            self.assertGreater(counters["failed"], 0)
+            self.assertGreater(min(counters["failed"], counters["loaded"], counters["stored"]), 0)
         self.assertLess(sizes[-1] - sizes[2], 64 << 10)
         service(scheduler, True)
         self.closed(scheduler)

@@ -175,6 +175,12 @@ class Scheduler:
             self.step()
         return self
 
+    def run_in_turn(self, requests):
+        """One request after the other, each when the stores of the one before have ended: nothing of it is dropped."""
+        for keys in requests:
+            self.run([keys]).settle()
+        return self
+
     def close(self):
         if self.view is not None:
             self.view = None

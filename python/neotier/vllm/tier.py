@@ -5,14 +5,16 @@ vLLM's scheduler calls all of it and must never wait. Look-ups are of an index i
 lock for long, are threads' work. What vLLM's interface does not say, but a request's context knows, is told to the placement policy:
 all keys of the request in order, with their positions, once (neotier_kv.h, "A request begins").
 
-What failed to load is a miss for that request from then on: asked again, vLLM would load it again, for ever.
+What failed to load is a miss for that request from then on: asked again, vLLM would load it again, for ever. So is what was loaded
+for it three times, and what would make it more than half of the CPU's cache: requests that need more than there is room for throw out
+each other's chunks before they are used, or their own, and vLLM would go on with that.
 """
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ from . import names
 
 logger = logging.getLogger(__name__)
 
+LOADS = 3  # of a chunk, for one request
+
 
 @dataclass
 class _Request:
@@ -32,6 +36,7 @@ class _Request:
     category: int = 0
     keys: dict[bytes, bytes] = field(default_factory=dict)  # the engine's key of each of vLLM's
     failed: set[bytes] = field(default_factory=set)  # vLLM's keys that could not be loaded
+    loads: Counter[bytes] = field(default_factory=Counter)  # of vLLM's keys: times that they were asked for
     jobs: int = 0
     finished: bool = False
     begun: bool = False
@@ -115,6 +120,7 @@ class NeoTier(names.SecondaryTierManager):
             self._engine.close()
             raise
         self._pinned_most = max(1, int(self._pages.nr * pinned_share))
+        self._most_of_one = max(1, self._pages.nr // 2)
         self._requests: dict[str, _Request] = {}
         self._queue = CompletionQueue()  # of loads
         # Loads are only started there. They may not wait behind stores.
@@ -162,10 +168,14 @@ class NeoTier(names.SecondaryTierManager):
 
     def lookup(self, key: bytes, req_context: names.ReqContext) -> names.LookupResult:
         request = self._request(req_context)
-        if key in request.failed or self._closed:
+        if key in request.failed or request.loads.get(key, 0) >= LOADS or self._closed:
             return names.LookupResult.MISS
-        found = self._key(request, key, req_context) in self._engine
-        return names.LookupResult.HIT if found else names.LookupResult.MISS
+        if len(request.loads) >= self._most_of_one and key not in request.loads:
+            return names.LookupResult.MISS
+        if self._key(request, key, req_context) not in self._engine:
+            return names.LookupResult.MISS
+        request.loads[key] += 1
+        return names.LookupResult.HIT
 
     def _runs(self, job: names.TransferJob) -> list[_Run]:
         runs: list[_Run] = []
