@@ -336,6 +336,18 @@ TEST(Tiers, TheFastestServes) {
   EXPECT_EQ(r.prefix_hits, 4u);
 }
 
+// A policy that learns is told of what an engine's rules keep it from acting on: misses, of which it knows by admit().
+TEST(KvReplay, UnderAnEnginesRulesAPolicyLearns) {
+  const KvTrace trace = make_synthetic(workload("chat", 3000));
+  const auto found = [&](const char* policy) {
+    KvOptions options;
+    options.capacity_blocks = 400;
+    options.exact = true;
+    return replay(trace, placement::find_policy(policy), options).hits;
+  };
+  EXPECT_GT(static_cast<double>(found("hazard")), 1.05 * static_cast<double>(found("lru")));
+}
+
 // Worked by hand: what vLLM's cache does with LRU.
 TEST(KvReplay, AnEnginesRulesStoreARequestWholeOrNotAtAll) {
   const auto exact = [](const KvTrace& trace, uint64_t capacity) {

@@ -163,8 +163,8 @@ TEST(Engine, PlacesAreFilledSideBySide) {
     });
     for (size_t i = 24; i < 28; i++) moved.start(i, data[i].data());
   }
-  releases.join();
   for (auto& bytes : data) std::fill(bytes.begin(), bytes.end(), std::byte{0xee});
+  releases.join();
   ASSERT_TRUE(rig.settle());
   size_t there = 0;
   for (uint64_t n = 0; n < 28; n++) {

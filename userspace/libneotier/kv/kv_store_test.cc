@@ -225,6 +225,25 @@ TEST(KvStore, ARequestIsToldOnce) {
 }
 
 // A block that left is known when it comes again: the policy that counts uses keeps it for one that came once.
+// Blocks in the middle of a prompt: the load begins a request at their position, and what is stored next belongs to it.
+TEST(KvStore, ALoadFromTheMiddleOfAPrompt) {
+  Rig rig;
+  const auto told = [&] { return rig.engine->status().counters.request_events; };
+  ASSERT_EQ(rig.put(0, 6).stored, 6u);
+  ASSERT_EQ(told(), 1u);
+  {
+    Cache cache(4);
+    auto load = rig.store->load(rig.session, block_keys(4, 4), cache.into, 4);
+    ASSERT_TRUE(load);
+    EXPECT_EQ((*load)->blocks(), 2u);
+    ASSERT_TRUE((*load)->wait(10000));
+    EXPECT_TRUE(cache.holds(4, 2));
+  }
+  EXPECT_EQ(told(), 1u) << "two of it are not there, and may be stored";
+  EXPECT_EQ(rig.put_at(0, 6, 2).stored, 2u);
+  EXPECT_EQ(told(), 2u) << "one request of four blocks";
+}
+
 TEST(KvStore, PoliciesRememberWhatLeft) {
   std::vector<engine::TierSetup> setups(1);
   engine::MemTierOptions tier;
