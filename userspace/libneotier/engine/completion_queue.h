@@ -38,13 +38,22 @@ class CompletionQueue {
     std::lock_guard lock(mutex_);
     const size_t nr = std::min(tags.size(), tags_.size() - taken_);
     for (size_t i = 0; i < nr; i++) tags[i] = tags_[taken_++];
-    if (taken_ == tags_.size() && taken_ > 0) {
-      tags_.clear();
-      taken_ = 0;
+    if (nr == 0) return 0;
+    if (taken_ == tags_.size()) {
       uint64_t count = 0;
       (void)!read(fd_, &count, sizeof count);
     }
+    // Also of a queue that is never empty. Moving what is left costs no more than what was taken.
+    if (2 * taken_ >= tags_.size()) {
+      tags_.erase(tags_.begin(), tags_.begin() + static_cast<std::ptrdiff_t>(taken_));
+      taken_ = 0;
+    }
     return nr;
+  }
+  // Tags that there is room for without asking for memory: what it keeps.
+  size_t room() const {
+    std::lock_guard lock(mutex_);
+    return tags_.capacity();
   }
 
  private:
@@ -55,6 +64,11 @@ class CompletionQueue {
     if (tags_.capacity() < tags_.size() + expected_ + 1) tags_.reserve(2 * (tags_.size() + expected_ + 1));
     expected_++;
   }
+  // It will not come after all.
+  void forget() {
+    std::lock_guard lock(mutex_);
+    expected_--;
+  }
   void push(uint64_t tag) {
     std::lock_guard lock(mutex_);
     expected_--;
@@ -64,7 +78,7 @@ class CompletionQueue {
   }
 
   const int fd_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<uint64_t> tags_;
   size_t taken_ = 0;  // of them, from the front
   size_t expected_ = 0;
@@ -75,6 +89,9 @@ class CompletionTag : public EndListener {
  public:
   CompletionTag(std::shared_ptr<CompletionQueue> queue, uint64_t tag) : queue_(std::move(queue)), tag_(tag) {
     queue_->expect();
+  }
+  ~CompletionTag() override {
+    if (pending_.load(std::memory_order_relaxed) > 0) queue_->forget();
   }
   // Before listening to one more.
   void expect() { pending_.fetch_add(1, std::memory_order_relaxed); }

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/completion_queue.h"
 #include "engine/metrics.h"
 #include "engine/testing/engine_rig.h"
 #include "engine/tiers/memory/memory_tier.h"
@@ -174,6 +175,20 @@ TEST(Engine, PlacesAreFilledSideBySide) {
   }
   EXPECT_EQ(there, 27u) << "one write failed";
   for (uint64_t n = 28; n < 32; n++) EXPECT_FALSE(rig.engine->lookup(make_key(n)));
+}
+
+// A queue that always has something in it keeps no more than what is in it, nor does one that was asked in vain.
+TEST(Engine, AQueueThatIsNeverEmptyDoesNotGrow) {
+  const auto queue = std::make_shared<CompletionQueue>();
+  uint64_t in = 0, out = 0, tag = 0;
+  while (in < 10) std::make_shared<CompletionTag>(queue, in++)->seal();
+  for (int i = 0; i < 100000; i++) {
+    std::make_shared<CompletionTag>(queue, in++)->seal();
+    ASSERT_EQ(queue->take({&tag, 1}), 1u);
+    ASSERT_EQ(tag, out++) << "in the order in which they came";
+    (void)std::make_shared<CompletionTag>(queue, 0);  // asked for, and given up
+  }
+  EXPECT_LE(queue->room(), 100u);
 }
 
 TEST(Engine, BadConfigurationsAreRefused) {
