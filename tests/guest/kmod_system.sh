@@ -34,7 +34,7 @@ fi
 # A page that is hot on the slow node a second time has been demoted since; move_pages(2) stands in for the demotion.
 before=$(stat ping_pong)
 moved=$(stat promoted)
-$content mb=8 seconds=60 stop=2000 back sleep > /dev/null
+$content mb=8 seconds=300 stop=2000 back sleep > /dev/null
 pages=$(($(stat ping_pong) - before))
 echo "# promoted $(($(stat promoted) - moved)), came back $pages"
 [ $pages -gt 1500 ] && [ $pages -le 2048 ] && ok "ping-pong is noticed, once a page" || not_ok "ping-pong is noticed, once a page" "$pages of 2048"
