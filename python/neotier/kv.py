@@ -39,6 +39,40 @@ class Event:
     tier: str
 
 
+@dataclass(frozen=True)
+class PlanOptions:
+    """For whom it is decided how many blocks to load. overlap: the caller computes layer by layer while later layers come.
+    compute_queue_ns: what its processor has to do before. after_ns: computing what comes after the blocks, the end of the prompt."""
+
+    overlap: bool = False
+    compute_queue_ns: int = 0
+    after_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of `found` leading blocks that are there, `load` are worth loading. Times are predicted, in ns, from now on: loading them; the first
+    token by this plan, with all of them loaded, with none (None: not possible)."""
+
+    found: int
+    load: int
+    load_ns: int
+    ttft_ns: int
+    load_all_ns: int | None
+    compute_all_ns: int | None
+
+
+def _plan_struct(options: PlanOptions):
+    return ffi.new("struct neotier_kv_plan *", {
+        "struct_bytes": ffi.sizeof("struct neotier_kv_plan"), "overlap": options.overlap,
+        "compute_queue_ns": options.compute_queue_ns, "after_ns": options.after_ns})
+
+
+def _plan(made) -> Plan:
+    possible = lambda ns: None if ns == 2**64 - 1 else ns
+    return Plan(made.found, made.load, made.load_ns, made.ttft_ns, possible(made.load_all_ns), possible(made.compute_all_ns))
+
+
 class Pages:
     """A buffer of pieces of one size, which are named by their numbers: an engine's paged cache. Nothing is looked up or copied for a
     piece, so that it does not matter how many there are.
@@ -80,9 +114,10 @@ class Pieces:
 class Load:
     """Blocks on their way into the caller's memory, pinned until close(). One thread at a time."""
 
-    def __init__(self, store: "KvStore", load, held) -> None:
+    def __init__(self, store: "KvStore", load, held, plan: Plan | None = None) -> None:
         self._store = store  # outlives it
         self._load = not_null(load)
+        self.plan = plan  # what was decided, where it was to be decided
         self._held = held  # the caller's memory
         store._loads.add(self)
 
@@ -144,11 +179,26 @@ class KvSession:
             info.cost_ns = costs
         return check(lib.neotier_kv_request(self._store._handle(), self._session, names, nr, info))
 
-    def load(self, keys: Keys, into: Buffers, first_position: int = 0) -> Load:
+    def plan(self, keys: Keys, options: PlanOptions = PlanOptions(), first_position: int = 0) -> Plan:
+        """How many of the leading blocks are worth loading, by what the tiers have to do now and what computing blocks costs: as the
+        session's request says, else as KvStore.computed() has seen it, else as the store was opened. A block without a cost is
+        loaded if it is there."""
+        names, nr = key_array(keys)
+        made = _plan_struct(options)
+        check(lib.neotier_kv_plan_load(self._store._handle(), self._session, names, nr, first_position, made))
+        return _plan(made)
+
+    def load(self, keys: Keys, into: Buffers, first_position: int = 0, decide: PlanOptions | None = None) -> Load:
         """Starts to load the leading blocks that are there. into[layer * blocks + block]: layer_bytes each, writable.
-        first_position: how many blocks of the prefix come before the first."""
+        first_position: how many blocks of the prefix come before the first. decide: only as many as plan() would load; Load.plan says
+        what was decided, and the others are to be computed."""
         names, nr = key_array(keys)
         held = self._store._pieces(into, nr, True)
+        if decide is not None:
+            made = _plan_struct(decide)
+            load = not_null(lib.neotier_kv_load_start_planned(self._store._handle(), self._session, names, nr, held[0], first_position,
+                                                              made))
+            return Load(self._store, load, held, _plan(made))
         return Load(self._store, lib.neotier_kv_load_start_at(self._store._handle(), self._session, names, nr, held[0],
                                                               first_position), held)
 
@@ -233,6 +283,10 @@ class KvStore:
         made = ffi.new("struct neotier_object_key[]", len(digests))
         check(lib.neotier_kv_digest_keys(self._handle(), ffi.from_buffer(b"".join(digests)), size, len(digests), made))
         return _split(made, len(digests))
+
+    def computed(self, blocks: int, ns: int, first_position: int = 0) -> None:
+        """So many blocks were computed, from first_position on, in ns, without what the processor did before."""
+        check(lib.neotier_kv_computed(self._handle(), first_position, blocks, ns))
 
     def tenant(self, name: str, quota_bytes: int = 0) -> int:
         return check(lib.neotier_kv_tenant(self._handle(), _text(name), quota_bytes))

@@ -210,8 +210,8 @@ class Blocks(unittest.TestCase):
     def open(self, tiers="dram=16M", **settings):
         engine = neotier.Engine(tiers, max_objects=10000, events=65536)
         self.addCleanup(engine.close)
-        return neotier.KvStore(engine, layers=self.LAYERS, layer_bytes=self.BYTES, seed="0", recompute_ns=10**6,
-                               **{"space": "model/bf16", **settings})
+        return neotier.KvStore(engine, layers=self.LAYERS, layer_bytes=self.BYTES, seed="0",
+                               **{"space": "model/bf16", "recompute_ns": 10**6, **settings})
 
     def data(self, nr):
         return [os.urandom(self.BYTES) for _ in range(nr * self.LAYERS)]
@@ -261,6 +261,39 @@ class Blocks(unittest.TestCase):
             with self.assertRaises(neotier.ExistsError):
                 queue.add(load)
             engine.close()
+
+    def test_plan(self):
+        """load or recompute: by the costs given and by those seen; what is not worth loading is counted"""
+        store = self.open(recompute_ns=0)
+        session = store.session(store.tenant("a"))
+        keys = store.keys(range(8 * 16))
+        data, into = self.data(8), self.room(8)
+        session.request(keys)
+        session.store(keys, data)
+        plan = session.plan(keys)
+        self.assertEqual((plan.found, plan.load, plan.compute_all_ns), (8, 8, None))  # of no known cost
+        for first in range(0, 400, 10):
+            store.computed(2, 2000, first)
+        plan = session.plan(keys, neotier.PlanOptions(after_ns=500))
+        self.assertEqual((plan.found, plan.load), (8, 0))  # a microsecond a block: nothing is copied as fast
+        self.assertLess(plan.ttft_ns, plan.load_all_ns)
+        self.assertEqual(session.plan(keys, neotier.PlanOptions(overlap=True, compute_queue_ns=10**9)).load, 8)
+        with session.load(keys, into, decide=neotier.PlanOptions()) as load:
+            self.assertEqual((load.blocks, load.plan.found, load.plan.load), (0, 8, 0))
+            load.wait(10)
+        stats = store.stats()
+        self.assertEqual((stats["decided_none"], stats["bypassed_blocks"]), (1, 8))
+        self.assertEqual(sum(tier["bypassed_blocks"] for tier in stats["tiers"]), 8)
+        for _ in range(40):
+            store.computed(1, 10**9)
+        with session.load(keys, into, decide=neotier.PlanOptions()) as load:
+            load.wait(10)
+            self.assertEqual((load.blocks, load.plan.load, into), (8, 8, data))
+        with session.load(keys, into) as load:
+            self.assertIsNone(load.plan)
+        for wrong in ((0, 5), (5, 0)):
+            with self.assertRaises(neotier.InvalidError):
+                store.computed(*wrong)
 
     def test_digests(self):
         """keys of the caller's digests: equal in another process, other ones in another space or with another last byte"""

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "bench/paced_tier.h"
 #include "engine/engine.h"
 #include "engine/tiers/make_tiers.h"
 #include "kv/kv_store.h"
@@ -82,6 +83,13 @@ class Bench {
       tier.object_bytes = o.block_bytes;
     }
     result_.loaded_from.resize(tiers.size());
+    std::vector<replay::Tier> paced = result_.tiers;
+    replay::parse_links(o.links, paced);
+    for (size_t t = 0; t < tiers.size(); t++) {
+      if (paced[t].gb_s > 0)
+        tiers[t].tier = std::make_unique<bench::PacedTier>(std::move(tiers[t].tier), paced[t].gb_s * 1e9,
+                                                           static_cast<uint64_t>(paced[t].latency_us * 1e3));
+    }
     engine_ = std::make_unique<engine::Engine>(config, std::move(tiers));
     StoreOptions store;
     store.layers = o.layers;
@@ -127,6 +135,7 @@ class Bench {
       serve(trace_.requests[i]);
     }
     result_.requests = trace_.requests.size() - o_.before;
+    result_.ttft_of = ttft_;
     result_.ttft_ms = quantiles(ttft_);
     result_.load_ms = quantiles(load_);
     result_.wait_ms = quantiles(wait_);
@@ -218,33 +227,45 @@ class Bench {
     // A block may have left between the two.
     const auto leading =
         static_cast<uint32_t>(std::find(where.begin(), where.end(), result_.tiers.size()) - where.begin());
-    const replay::LoadPlan plan =
-        replay::plan_load(r, trace_.block_tokens, o_.block_bytes, where, leading, result_.tiers, o_.prefill_scale);
-    size_t good = 0;
+    const kv::LoadPlan plan = replay::plan_load(r, trace_.block_tokens, o_.block_bytes, std::span(where).first(leading),
+                                                result_.tiers, o_.prefill_scale);
+    size_t good = 0, wanted = 0;
+    const kv::PlanOptions decide{.after_ns = compute_ns(r, r.blocks)};
     const auto load_begin = Clock::now();
-    if (plan.load > 0) {
-      const std::vector<std::byte*> into = pieces(plan.load);
-      auto load = store_->load(session_, std::span(keys).first(plan.load), into);
+    if (*found > 0 && o_.way != LoadWay::kCompute) {
+      const std::vector<std::byte*> into = pieces(keys.size());
+      auto load = store_->load(session_, keys, into, 0, o_.way == LoadWay::kDecide ? &decide : nullptr);
       require(load.status());
       (void)(*load)->wait(60000);  // what it failed at is computed
+      wanted = (*load)->blocks();
       good = (*load)->good_blocks();
     }
     load_.push_back(ms_since(load_begin));
-    const uint64_t tokens = std::max<uint64_t>(r.input_tokens, 1);
-    const uint64_t have = std::min<uint64_t>(good * trace_.block_tokens, tokens - 1);
-    std::this_thread::sleep_for(std::chrono::nanoseconds(
-        static_cast<uint64_t>(static_cast<double>(replay::prefill_ns(have, tokens - have)) * o_.prefill_scale)));
+    const auto compute_begin = Clock::now();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(compute_ns(r, good)));
+    const auto took = static_cast<uint64_t>(ms_since(compute_begin) * 1e6);
     ttft_.push_back(ms_since(begin));
-    same_hits_.push_back(plan.ttft_ns * 1e-6);
+    if (good < r.blocks && took > decide.after_ns)
+      require(store_->computed(static_cast<uint32_t>(good), static_cast<uint32_t>(r.blocks - good),
+                               took - decide.after_ns));
+    same_hits_.push_back(static_cast<double>(plan.ttft_ns) * 1e-6);
     result_.block_refs += r.blocks;
     result_.prefix_hits += *found;
     result_.loaded += good;
-    result_.failed_blocks += plan.load - good;
+    result_.bypassed += *found - wanted;
+    result_.failed_blocks += wanted - good;
     for (size_t k = 0; k < good; k++) {
-      result_.loaded_from[where[k]]++;
+      if (k < where.size() && where[k] < result_.tiers.size()) result_.loaded_from[where[k]]++;
       result_.wrong_blocks += !holds(k, trace_.blocks[r.first + k]);
     }
     keep(r, keys, good);
+  }
+
+  // Computing what is left of the prompt with so many blocks there. Its last token is always computed.
+  uint64_t compute_ns(const replay::KvRequest& r, size_t blocks) const {
+    const uint64_t tokens = std::max<uint64_t>(r.input_tokens, 1);
+    const uint64_t have = std::min<uint64_t>(blocks * trace_.block_tokens, tokens - 1);
+    return static_cast<uint64_t>(static_cast<double>(replay::prefill_ns(have, tokens - have)) * o_.prefill_scale);
   }
 
   std::vector<Key> keys_of(const replay::KvRequest& r) const {

@@ -14,11 +14,21 @@
 
 namespace neotier::kv {
 
+// Which of the blocks that are there are loaded.
+enum class LoadWay : uint8_t {
+  kDecide,   // those that the store thinks worth it, by its links as it has seen them
+  kLoad,     // all
+  kCompute,  // none
+};
+
 struct KvBenchOptions {
   std::string tiers;  // as engine/tiers/make_tiers.h takes them, fastest first
   uint64_t block_bytes = 512 << 10;
   uint32_t layers = 4;                                   // a block is loaded so many pieces; block_bytes is a multiple
   std::string policy = placement::kRecommendedKvPolicy;  // of every tier
+  // "ssd=0.5:200" (GB/s:us): that tier is read and written through a simulated link that is no faster.
+  std::string links;
+  LoadWay way = LoadWay::kDecide;
   uint64_t before = 0;          // requests whose blocks are stored first; neither timed nor counted
   double speed_up = 1;          // of the trace's arrivals
   double prefill_scale = 0.05;  // of replay::prefill_ns()
@@ -36,6 +46,8 @@ struct KvBenchResult {
   std::vector<uint64_t> loaded_from;  // blocks, by tier
   uint64_t wrong_blocks = 0;          // bytes that were not those stored
   uint64_t failed_blocks = 0;         // were there and could not be loaded
+  uint64_t bypassed = 0;              // were there and were not worth loading
+  std::vector<double> ttft_of;        // ms, of each request
   Quantiles ttft_ms;                  // from when the request is served: loading measured, computing slept
   Quantiles load_ms;                  // of that, loading
   Quantiles wait_ms;                  // before it is served: one at a time

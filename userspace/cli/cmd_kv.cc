@@ -141,12 +141,14 @@ int tiers_command(const Arguments& a, const KvTrace& trace, OutputFile& out) {
                format_size(t.bytes_loaded), format_size(t.bytes_written), t.tier.gb_s, t.tier.latency_us);
   }
   j["capacity_blocks"] = capacity;
-  j["ttft_ms"] = {{"p50", r.ttft_ms[0]}, {"p90", r.ttft_ms[1]}, {"p99", r.ttft_ms[2]}};
-  j["ttft_recompute_ms"] = {
-      {"p50", r.ttft_recompute_ms[0]}, {"p90", r.ttft_recompute_ms[1]}, {"p99", r.ttft_recompute_ms[2]}};
-  fmt::print("modelled TTFT, ms: p50 {:.1f}, p90 {:.1f}, p99 {:.1f}; without a cache {:.1f}, {:.1f}, {:.1f}\n",
-             r.ttft_ms[0], r.ttft_ms[1], r.ttft_ms[2], r.ttft_recompute_ms[0], r.ttft_recompute_ms[1],
-             r.ttft_recompute_ms[2]);
+  fmt::print("\nmodelled TTFT, ms                 mean       p50       p90       p99\n");
+  const auto ttft = [&](const char* key, const char* text, double mean, const double* ms) {
+    j[key] = {{"mean", mean}, {"p50", ms[0]}, {"p90", ms[1]}, {"p99", ms[2]}};
+    fmt::print("{:<28} {:>9.1f} {:>9.1f} {:>9.1f} {:>9.1f}\n", text, mean, ms[0], ms[1], ms[2]);
+  };
+  ttft("ttft_ms", "load what is worth it", r.ttft_mean_ms, r.ttft_ms);
+  ttft("ttft_load_ms", "load all that is there", r.ttft_load_mean_ms, r.ttft_load_ms);
+  ttft("ttft_recompute_ms", "without a cache", r.ttft_recompute_mean_ms, r.ttft_recompute_ms);
   fmt::print("hit rate {:.4f}, prefix {:.4f}; {} blocks were there but faster to compute than to load (policy {})\n",
              share(r.hits), share(r.prefix_hits), r.recomputed, r.policy);
   if (out) out.finish(pretty(j));

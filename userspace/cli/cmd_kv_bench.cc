@@ -36,6 +36,7 @@ struct Arguments {
   std::string trace, tiers = "dram=256M,ssd=1G", block_bytes = "512K", synthetic, against, json;
   fs::path folder = "/var/tmp";
   uint64_t first = 0, count = 300, seed = 1;
+  bool ways = false;
   replay::LoadOptions load;
   kv::KvBenchOptions bench;
 };
@@ -65,6 +66,10 @@ Quantiles replayed(const KvBenchResult& r) {
   return {r.replay.ttft_mean_ms, r.replay.ttft_ms[0], r.replay.ttft_ms[1], r.replay.ttft_ms[2]};
 }
 
+bool paced(const Arguments& a, const std::string& tier) {
+  return ("," + a.bench.links).find("," + tier + "=") != std::string::npos;
+}
+
 Json to_json(const Arguments& a, const KvBenchResult& r) {
   Json j = {{"trace", a.trace.empty() ? "synthetic " + a.synthetic : fs::path(a.trace).filename().string()},
             {"first", a.first},
@@ -79,6 +84,7 @@ Json to_json(const Arguments& a, const KvBenchResult& r) {
             {"prefix_hits", r.prefix_hits},
             {"prefix_hits_replay", r.replay.prefix_hits},
             {"blocks_loaded", r.loaded},
+            {"blocks_bypassed", r.bypassed},
             {"blocks_stored", r.stored},
             {"blocks_passed", r.passed},
             {"blocks_failed", r.failed_blocks},
@@ -89,6 +95,7 @@ Json to_json(const Arguments& a, const KvBenchResult& r) {
                           {"bytes", r.tiers[t].bytes},
                           {"gb_per_s", r.tiers[t].gb_s},
                           {"latency_us", r.tiers[t].latency_us},
+                          {"simulated_link", paced(a, r.tiers[t].name)},
                           {"blocks_loaded", r.loaded_from[t]},
                           {"blocks_loaded_replay", r.replay.tiers[t].bytes_loaded / a.bench.block_bytes}});
   j["ttft_ms"] = to_json(r.ttft_ms);
@@ -119,6 +126,7 @@ void print(const Arguments& a, const KvBenchResult& r, uint32_t block_tokens) {
     fmt::print("{:<6} {:>10}  {:>22}  {:>14} {:>14}\n", r.tiers[t].name, format_size(r.tiers[t].bytes),
                fmt::format("{:.2f} GB/s, {:.0f} us", r.tiers[t].gb_s, r.tiers[t].latency_us), r.loaded_from[t],
                r.replay.tiers[t].bytes_loaded / a.bench.block_bytes);
+  if (!a.bench.links.empty()) fmt::print("simulated links: {} (GB/s:us)\n", a.bench.links);
   fmt::print("\n{:<34} {:>9} {:>9} {:>9} {:>9}\n", "ms", "mean", "p50", "p90", "p99");
   const auto row = [](const char* name, const Quantiles& q) {
     fmt::print("{:<34} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f}\n", name, q.mean, q.p50, q.p90, q.p99);
@@ -139,6 +147,7 @@ void print(const Arguments& a, const KvBenchResult& r, uint32_t block_tokens) {
       "\n{} of {} blocks were found ({} by the replay), {} loaded, {} stored; {} loaded blocks held other bytes than "
       "were stored\n",
       r.prefix_hits, r.block_refs, r.replay.prefix_hits, r.loaded, r.stored, r.wrong_blocks);
+  if (r.bypassed > 0) fmt::print("{} blocks were there and faster to compute than to load\n", r.bypassed);
   if (r.failed_blocks > 0) fmt::print("{} blocks could not be loaded and were computed\n", r.failed_blocks);
   if (r.no_room > 0) fmt::print("{} requests found no room for all of their blocks\n", r.no_room);
 }
@@ -155,6 +164,35 @@ void print_against(const Arguments& a, const KvBenchResult& r, const KvBenchResu
       other.ttft_ms.mean);
 }
 
+// The same requests with all loaded that is there, and with nothing loaded. Of each request the better of the two is
+// what the decision is measured by.
+Json print_ways(const KvBenchResult& r, const KvBenchResult& load, const KvBenchResult& compute) {
+  const double better = std::min(load.ttft_ms.mean, compute.ttft_ms.mean);
+  double best = 0;
+  size_t slower = 0;
+  for (size_t i = 0; i < r.ttft_of.size(); i++) {
+    const double one = std::min(load.ttft_of[i], compute.ttft_of[i]);
+    best += one / static_cast<double>(r.ttft_of.size());
+    slower += r.ttft_of[i] > 1.02 * one;
+  }
+  fmt::print("\n{:<34} {:>9} {:>9} {:>9} {:>9}\n", "TTFT, ms", "mean", "p50", "p90", "p99");
+  const auto row = [](const char* name, const Quantiles& q) {
+    fmt::print("{:<34} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f}\n", name, q.mean, q.p50, q.p90, q.p99);
+  };
+  row("what is worth it is loaded", r.ttft_ms);
+  row("all that is there is loaded", load.ttft_ms);
+  row("all is computed", compute.ttft_ms);
+  fmt::print(
+      "{:+.1f} % against the better of the two; {:+.1f} % against the better one of each request, {} of {} of which "
+      "took over 2 % longer\n",
+      difference(r.ttft_ms.mean, better), difference(r.ttft_ms.mean, best), slower, r.ttft_of.size());
+  return {{"load_all", to_json(load.ttft_ms)},
+          {"compute_all", to_json(compute.ttft_ms)},
+          {"over_better_percent", difference(r.ttft_ms.mean, better)},
+          {"over_better_of_each_percent", difference(r.ttft_ms.mean, best)},
+          {"requests_over_2_percent", slower}};
+}
+
 int bench_command(Arguments& a) {
   OutputFile out("--json", a.json);
   catch_interrupts();
@@ -165,11 +203,12 @@ int bench_command(Arguments& a) {
   Progress progress;
   a.bench.cancelled = interrupted;
   a.bench.progress = [&](const std::string& text) { progress.show(text); };
-  const auto run = [&](const std::string& policy) {
+  const auto run = [&](const std::string& policy, kv::LoadWay way = kv::LoadWay::kDecide) {
     const engine::ScratchTiers tiers(a.tiers, a.folder);
     kv::KvBenchOptions options = a.bench;
     options.tiers = tiers.text();
     options.policy = policy;
+    options.way = way;
     try {
       return kv::run_kv_bench(trace, options);
     } catch (...) {
@@ -183,9 +222,12 @@ int bench_command(Arguments& a) {
     other = run(a.against);
   }
   const KvBenchResult r = run(a.bench.policy);
+  std::optional<std::pair<KvBenchResult, KvBenchResult>> ways;
+  if (a.ways) ways.emplace(run(a.bench.policy, kv::LoadWay::kLoad), run(a.bench.policy, kv::LoadWay::kCompute));
   progress.clear();
   print(a, r, trace.block_tokens);
   Json json = to_json(a, r);
+  if (ways) json["ways"] = print_ways(r, ways->first, ways->second);
   if (other) {
     print_against(a, r, *other);
     Arguments theirs = a;
@@ -211,6 +253,7 @@ void add_kv_bench(CLI::App& kv, int& status) {
       "examples:\n  neotier kv bench --synthetic chat --count 40\n"
       "  neotier kv bench --synthetic chat --tiers dram=128M,ssd=1G --json kv.json\n"
       "  neotier kv bench chat.jsonl --requests-before 1500 --count 200 --block-bytes 64K --speed-up 10\n"
+      "  neotier kv bench --synthetic chat --count 100 --link ssd=0.2:200 --ways\n"
       "The defaults keep the ratio of loading to computing near that of 64 MiB blocks, an NVMe drive and an H100.");
   c->add_option("TRACE", a->trace, "The trace: JSON Lines of Mooncake or Qwen-Bailian");
   c->add_option("--synthetic", a->synthetic, "A workload of `neotier kv generate`, instead of a trace")
@@ -244,6 +287,11 @@ void add_kv_bench(CLI::App& kv, int& status) {
   c->add_option("--against", a->against,
                 "Policy under which the same runs first; what the other one wins over it is said")
       ->check(one_of("policy", policies, true));
+  c->add_option("--link", a->bench.links,
+                "Simulated links: a tier is read and written no faster than that, 'ssd=0.5:200' (GB/s:us)")
+      ->type_name("NAME=GB_PER_S:US,...");
+  c->add_flag("--ways", a->ways,
+              "Run it also with all loaded that is there, and with nothing loaded, and compare: load or recompute");
   c->add_option("--speed-up", a->bench.speed_up, "How many times as fast requests arrive as the trace says")
       ->capture_default_str()
       ->check(CLI::Range(1e-3, 1e6));

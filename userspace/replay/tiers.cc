@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
@@ -47,24 +48,19 @@ uint64_t prefill_ns(uint64_t before, uint64_t tokens) {
   return static_cast<uint64_t>(n * (kWeightFlop + kAttentionFlop * context) / kFlopPerNs);
 }
 
-LoadPlan plan_load(const KvRequest& r, uint32_t block_tokens, uint64_t block_bytes, const std::vector<uint8_t>& tier_of,
-                   uint32_t leading, const std::vector<Tier>& tiers, double prefill_scale) {
+kv::LoadPlan plan_load(const KvRequest& r, uint32_t block_tokens, uint64_t block_bytes,
+                       std::span<const uint8_t> tier_of, const std::vector<Tier>& tiers, double prefill_scale) {
   const uint64_t tokens = std::max<uint64_t>(r.input_tokens, 1);
-  LoadPlan best = {0, static_cast<double>(prefill_ns(0, tokens)) * prefill_scale};
-  std::vector<uint64_t> bytes(tiers.size());
-  for (uint32_t k = 0; k < leading; k++) {
-    bytes[tier_of[k]] += block_bytes;
-    double load_ns = 0;
-    for (size_t t = 0; t < tiers.size(); t++) {
-      if (bytes[t] == 0) continue;
-      load_ns = std::max(load_ns, tiers[t].latency_us * 1e3 + static_cast<double>(bytes[t]) / tiers[t].gb_s);
-    }
+  std::vector<kv::PlanTier> links;
+  for (const Tier& tier : tiers) links.push_back({tier.latency_us * 1e3, static_cast<double>(block_bytes) / tier.gb_s});
+  std::vector<uint64_t> rest;
+  for (uint64_t k = 0; k <= tier_of.size(); k++) {
     // The last token is always computed: it makes the first answer.
-    const uint64_t have = std::min<uint64_t>(uint64_t{k + 1} * block_tokens, tokens - 1);
-    const double ttft = load_ns + static_cast<double>(prefill_ns(have, tokens - have)) * prefill_scale;
-    if (ttft < best.ttft_ns) best = {k + 1, ttft};
+    const uint64_t have = std::min<uint64_t>(k * block_tokens, tokens - 1);
+    rest.push_back(
+        static_cast<uint64_t>(std::llround(static_cast<double>(prefill_ns(have, tokens - have)) * prefill_scale)));
   }
-  return best;
+  return kv::plan_load(tier_of, links, rest, 1, {});
 }
 
 const std::vector<LinkDefault>& default_links() {
@@ -92,6 +88,11 @@ std::vector<Tier> parse_tiers(const std::string& text, const std::string& links)
     tiers.push_back({name, parse_size(size), link->gb_s, link->latency_us});
   }
   if (tiers.empty()) throw std::runtime_error(fmt::format("--tiers names no tier; known: {}", known));
+  parse_links(links, tiers);
+  return tiers;
+}
+
+void parse_links(const std::string& links, std::vector<Tier>& tiers) {
   for (const auto& [name, figures] : pairs_of("--link", links)) {
     const auto tier =
         std::find_if(tiers.begin(), tiers.end(), [&wanted = name](const Tier& t) { return t.name == wanted; });
@@ -101,7 +102,6 @@ std::vector<Tier> parse_tiers(const std::string& text, const std::string& links)
         !(tier->latency_us >= 0))
       throw std::runtime_error(fmt::format("--link '{}={}': expected NAME=GB_PER_S:MICROSECONDS", name, figures));
   }
-  return tiers;
 }
 
 TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& policy, const std::vector<Tier>& tiers,
@@ -123,7 +123,7 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
     caches.push_back(std::make_unique<KvCache>(trace, policy, own));
     result.tiers.push_back({tier, own.capacity_blocks});
   }
-  std::vector<double> ttft, recompute;
+  std::vector<double> ttft, recompute, load;
   std::vector<uint8_t> tier_of;
   uint64_t position = 0;
   for (size_t i = 0; i < trace.requests.size(); i++) {
@@ -149,20 +149,27 @@ TiersResult replay_tiers(const KvTrace& trace, const placement::PolicyRef& polic
       leading += found == k;
       found++;
     }
-    const LoadPlan best = plan_load(r, trace.block_tokens, block_bytes, tier_of, leading, tiers, options.prefill_scale);
+    const kv::LoadPlan best =
+        plan_load(r, trace.block_tokens, block_bytes, std::span(tier_of).first(leading), tiers, options.prefill_scale);
     for (uint32_t k = 0; k < best.load; k++) result.tiers[tier_of[k]].bytes_loaded += block_bytes;
     result.recomputed += leading - best.load;
     result.hits += found;
     result.prefix_hits += leading;
-    ttft.push_back(best.ttft_ns * 1e-6);
-    recompute.push_back(static_cast<double>(prefill_ns(0, std::max(r.input_tokens, 1u))) * options.prefill_scale *
-                        1e-6);
+    ttft.push_back(static_cast<double>(best.ttft_ns) * 1e-6);
+    recompute.push_back(static_cast<double>(best.compute_all_ns) * 1e-6);
+    load.push_back(static_cast<double>(best.load_all_ns) * 1e-6);
     serve();
   }
   for (size_t t = 0; t < tiers.size(); t++) result.tiers[t].bytes_written = caches[t]->inserts() * block_bytes;
-  for (const double ms : ttft) result.ttft_mean_ms += ms / static_cast<double>(ttft.size());
+  for (size_t i = 0; i < ttft.size(); i++) {
+    const auto n = static_cast<double>(ttft.size());
+    result.ttft_mean_ms += ttft[i] / n;
+    result.ttft_recompute_mean_ms += recompute[i] / n;
+    result.ttft_load_mean_ms += load[i] / n;
+  }
   quantiles(ttft, result.ttft_ms);
   quantiles(recompute, result.ttft_recompute_ms);
+  quantiles(load, result.ttft_load_ms);
   return result;
 }
 

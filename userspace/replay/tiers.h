@@ -6,14 +6,16 @@
 // policy says, and a block is served by the fastest tier that has it. The model serves one request at a time on an idle
 // machine (no queueing, no overlap of loading and computing): TTFT = time to load the leading blocks + prefill of the
 // rest. Links work at the same time, so loading takes as long as the slowest of them: latency + bytes / bandwidth. Load
-// or recompute: the number of leading blocks to load is the one that makes TTFT least; a block that is present but
-// slower to load than to compute is computed again, and counted.
+// or recompute is decided by the library (kv/load_plan.h); a block that is present but slower to load than to compute
+// is computed again, and counted.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kv/load_plan.h"
 #include "replay/kv.h"
 
 namespace neotier::replay {
@@ -35,6 +37,8 @@ struct Tier {
 
 // "dram=64G,cxl=256G,ssd=2T": sizes as in util/size.h, fastest first, names from default_links(). Then
 // `links`, "ssd=12:80" (GB/s:us), replaces a link's figures. Throws std::runtime_error with one line.
+// Also apart: links of tiers that are known otherwise. Throws std::runtime_error with one line.
+void parse_links(const std::string& links, std::vector<Tier>& tiers);
 std::vector<Tier> parse_tiers(const std::string& tiers, const std::string& links);
 
 // What is assumed where --link says nothing.
@@ -45,15 +49,10 @@ struct LinkDefault {
 };
 const std::vector<LinkDefault>& default_links();
 
-// How many of the leading blocks to load, and what that makes TTFT, ns.
-struct LoadPlan {
-  uint32_t load = 0;
-  double ttft_ns = 0;
-};
-// tier_of: of each leading block, index of `tiers`. prefill_scale: times prefill_ns().
-LoadPlan plan_load(const KvRequest& request, uint32_t block_tokens, uint64_t block_bytes,
-                   const std::vector<uint8_t>& tier_of, uint32_t leading, const std::vector<Tier>& tiers,
-                   double prefill_scale = 1);
+// The library's decision on modelled links. tier_of: of each leading block, index of `tiers`. prefill_scale: times
+// prefill_ns().
+kv::LoadPlan plan_load(const KvRequest& request, uint32_t block_tokens, uint64_t block_bytes,
+                       std::span<const uint8_t> tier_of, const std::vector<Tier>& tiers, double prefill_scale = 1);
 
 struct TierResult {
   Tier tier;
@@ -71,6 +70,8 @@ struct TiersResult {
   double ttft_ms[3] = {};  // p50, p90, p99
   double ttft_mean_ms = 0;
   double ttft_recompute_ms[3] = {};  // the same with no cache at all
+  double ttft_load_ms[3] = {};       // the same blocks there, and all leading ones loaded whatever that takes
+  double ttft_recompute_mean_ms = 0, ttft_load_mean_ms = 0;
 };
 
 // `first`: requests before it fill the caches and are not counted. Throws as replay() does, and if a tier has no room

@@ -452,6 +452,30 @@ size_t Engine::lookup_prefix(std::span<const Key> keys) const {
   return found;
 }
 
+size_t Engine::read_sources(std::span<const Key> keys, std::vector<TierId>& from,
+                            std::array<ReadPrice, kMaxTiers>& prices) const {
+  from.clear();
+  from.reserve(keys.size());
+  std::lock_guard lock(mutex_);
+  for (const Key& key : keys) {
+    if (from.size() % kLooksAtOnce == kLooksAtOnce - 1) mutex_.pass();
+    const Handle handle = catalogue_.index().find(key);
+    if (handle == kNoHandle || !catalogue_[handle].has_copy()) break;
+    const Result<TierId> at = readable(catalogue_[handle]);
+    if (!at) break;
+    from.push_back(*at);
+  }
+  for (TierId id = 0; id < catalogue_.tiers(); id++) {
+    const Link& link = links_.at(id, kHost);
+    const uint64_t wait = link.predict_batch_ns(0);
+    const TierKind kind = catalogue_.info(id).kind;
+    constexpr uint64_t kMany = 1 << 30;
+    prices[id] = {kind == TierKind::kDram || kind == TierKind::kCxl, wait,
+                  static_cast<double>(link.predict_batch_ns(kMany) - wait) / kMany};
+  }
+  return from.size();
+}
+
 Status Engine::remove(const Key& key) {
   return without_throwing([&] { return remove_now(key); });
 }

@@ -134,6 +134,13 @@ struct PinResult {
   uint64_t bytes = 0;
 };
 
+// What reading from a tier into the caller's memory costs now.
+struct ReadPrice {
+  bool mapped = false;   // the host can address what lies there
+  uint64_t wait_ns = 0;  // until what is queued is there, and for the first byte
+  double ns_per_byte = 0;
+};
+
 struct TierStatus {
   TierInfo info;
   TierUsage usage;
@@ -198,6 +205,9 @@ class Engine {
   Result<ObjectInfo> lookup(const Key& key) const;
   // How many of the first keys are there, in tiers in service: the longest prefix that need not be computed.
   size_t lookup_prefix(std::span<const Key> keys) const;
+  // The same, and the tier that each would be read from, with the prices of all tiers.
+  size_t read_sources(std::span<const Key> keys, std::vector<TierId>& from,
+                      std::array<ReadPrice, kMaxTiers>& prices) const;
   // kNotFound, kBusy (pinned).
   Status remove(const Key& key);
   // What a recovered object is; or new costs.

@@ -15,6 +15,7 @@ namespace {
 constexpr uint64_t kSmallProbe = 4096;
 constexpr uint64_t kLargeProbe = 1 << 20;
 constexpr int kProbes = 3;
+constexpr int kBatchProbe = 8;  // large ones at once
 constexpr std::chrono::seconds kProbeTimeout{2};
 constexpr uint64_t kSettledNs = 10000000000;
 constexpr std::chrono::microseconds kLook{50};  // between two looks at whether a tier is still in use
@@ -23,20 +24,27 @@ struct FreeMemory {
   void operator()(std::byte* p) const { std::free(p); }
 };
 
-// One transfer, waited for; its time, or nothing where it failed or takes too long.
-std::optional<uint64_t> timed(Tier& tier, Op op, Extent extent, std::byte* memory, uint64_t bytes) {
+// A transfer of each extent, all at once, waited for; their time, or nothing where one failed or takes too long.
+std::optional<uint64_t> timed(Tier& tier, Op op, std::span<const Extent> extents, std::byte* memory, uint64_t bytes) {
   Ticket ticket;
-  Piece piece{memory, bytes};
-  Transfer transfer;
-  transfer.op = op;
-  transfer.extent = extent;
-  transfer.pieces = {&piece, 1};
-  transfer.done = [&](Transfer&, const Status& status) { ticket.end(status); };
-  ticket.expect();
-  Transfer* const one[] = {&transfer};
+  std::array<Transfer, kBatchProbe> transfers;
+  std::array<Piece, kBatchProbe> pieces;
+  std::vector<Transfer*> left;
+  for (size_t i = 0; i < extents.size(); i++) {
+    pieces[i] = {memory + i * bytes, bytes};
+    transfers[i].op = op;
+    transfers[i].extent = extents[i];
+    transfers[i].pieces = {&pieces[i], 1};
+    transfers[i].done = [&](Transfer&, const Status& status) { ticket.end(status); };
+    ticket.expect();
+    left.push_back(&transfers[i]);
+  }
   const SteadyClock clock;
   const uint64_t begin = clock.now_ns();
-  while (tier.submit(one) == 0) tier.poll();
+  while (!left.empty()) {
+    left.erase(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(tier.submit(left)));
+    tier.poll();
+  }
   bool cancelled = false;
   Status status;
   for (;;) {
@@ -44,7 +52,7 @@ std::optional<uint64_t> timed(Tier& tier, Op op, Extent extent, std::byte* memor
     status = ticket.wait_ns(20000);
     if (status.code() != Code::kTimeout) break;
     if (!cancelled && clock.now_ns() - begin > static_cast<uint64_t>(std::chrono::nanoseconds(kProbeTimeout).count())) {
-      tier.cancel(transfer);
+      for (size_t i = 0; i < extents.size(); i++) tier.cancel(transfers[i]);
       cancelled = true;
     }
   }
@@ -53,7 +61,7 @@ std::optional<uint64_t> timed(Tier& tier, Op op, Extent extent, std::byte* memor
 }
 
 struct Times {
-  uint64_t small_ns = UINT64_MAX, large_ns = UINT64_MAX;
+  uint64_t small_ns = UINT64_MAX, large_ns = UINT64_MAX, batch_ns = UINT64_MAX;
   bool known() const { return small_ns != UINT64_MAX && large_ns != UINT64_MAX; }
 };
 
@@ -64,7 +72,7 @@ void probe(Tier& tier, std::byte* memory, Times& read, Times& write) {
     if (!extent) return;
     for (int i = 0; i < kProbes; i++) {
       for (const Op op : {Op::kWrite, Op::kRead}) {
-        const std::optional<uint64_t> ns = timed(tier, op, *extent, memory, bytes);
+        const std::optional<uint64_t> ns = timed(tier, op, {&*extent, 1}, memory, bytes);
         Times& times = op == Op::kRead ? read : write;
         uint64_t& best = bytes == kSmallProbe ? times.small_ns : times.large_ns;
         if (ns) best = std::min(best, *ns);
@@ -72,15 +80,29 @@ void probe(Tier& tier, std::byte* memory, Times& read, Times& write) {
     }
     tier.free(*extent);
   }
+  if (tier.info().capacity_bytes < 4 * kBatchProbe * kLargeProbe) return;
+  std::vector<Extent> extents;
+  while (extents.size() < kBatchProbe) {
+    const Result<Extent> extent = tier.allocate(Key{}, kLargeProbe);
+    if (!extent) break;
+    extents.push_back(*extent);
+  }
+  if (extents.size() == kBatchProbe && timed(tier, Op::kWrite, extents, memory, kLargeProbe)) {
+    for (int i = 0; i < kProbes; i++) {
+      const std::optional<uint64_t> ns = timed(tier, Op::kRead, extents, memory, kLargeProbe);
+      if (ns) read.batch_ns = std::min(read.batch_ns, *ns);
+    }
+  }
+  for (const Extent extent : extents) tier.free(extent);
 }
 
 }  // namespace
 
 void Engine::measure() {
   const std::unique_ptr<std::byte, FreeMemory> memory(
-      static_cast<std::byte*>(std::aligned_alloc(kSmallProbe, kLargeProbe)));
+      static_cast<std::byte*>(std::aligned_alloc(kSmallProbe, kBatchProbe * kLargeProbe)));
   if (!memory) throw std::bad_alloc();
-  std::fill_n(memory.get(), kLargeProbe, std::byte{0x5a});
+  std::fill_n(memory.get(), kBatchProbe * kLargeProbe, std::byte{0x5a});
   std::array<Times, kMaxTiers> reads, writes;
   const auto set = [&](TierId from, TierId to, const Times& t) {
     if (t.known()) links_.at(from, to).set_measured(kSmallProbe, t.small_ns, kLargeProbe, t.large_ns);
@@ -89,6 +111,8 @@ void Engine::measure() {
     if (!usable_[id]) continue;
     probe(catalogue_.tier(id), memory.get(), reads[id], writes[id]);
     set(id, kHost, reads[id]);
+    if (reads[id].batch_ns != UINT64_MAX)
+      links_.at(id, kHost).set_measured_batch(kBatchProbe * kLargeProbe, reads[id].batch_ns);
     set(kHost, id, writes[id]);
   }
   // Between two tiers: the slower end where one is mapped, both one after the other through a staging buffer.

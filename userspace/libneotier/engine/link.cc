@@ -13,6 +13,7 @@ constexpr double kEwma = 1.0 / 8;
 // A single transfer may be late by any factor (the thread was not scheduled); the model moves no further than this at
 // once.
 constexpr double kMostAtOnce = 8;
+constexpr uint64_t kLongBatch = 64 << 20;
 
 }  // namespace
 
@@ -32,7 +33,33 @@ void Link::set_measured(uint64_t small_bytes, uint64_t small_ns, uint64_t large_
   bytes_per_s_ = more_bytes / more_ns * 1e9;
   latency_ns_ = std::max(1.0, static_cast<double>(small_ns) - static_cast<double>(small_bytes) / bytes_per_s_ * 1e9);
   corrections_.fill(1);
+  batch_ = TimeModel(latency_ns_, 1e9 / bytes_per_s_);
   measured_ = true;
+}
+
+void Link::set_measured_batch(uint64_t batch_bytes, uint64_t ns) {
+  // No more than one after the other, and no less than what one byte in a hundred would take.
+  const double one = 1e9 / bytes_per_s_;
+  const double each = (static_cast<double>(ns) - latency_ns_) / static_cast<double>(batch_bytes);
+  batch_ = TimeModel(latency_ns_, std::clamp(each, one / 100, one));
+}
+
+void Link::began(uint64_t now_ns) {
+  if (now_.under_way++ == 0) now_ = {now_ns, 0, 1, true};
+}
+
+void Link::ended(uint64_t size, uint64_t now_ns, bool usual) {
+  now_.usual &= usual;
+  now_.bytes += size;
+  // One that never rests is cut, so that something is learned of it.
+  if (--now_.under_way > 0 && now_.bytes < kLongBatch) return;
+  if (now_.usual && now_ns > now_.begun_ns)
+    batch_.observe(1, static_cast<double>(now_.bytes), static_cast<double>(now_ns - now_.begun_ns));
+  now_ = {now_ns, 0, now_.under_way, true};
+}
+
+uint64_t Link::predict_batch_ns(uint64_t size) const {
+  return static_cast<uint64_t>(std::llround(batch_.predict_ns(1, static_cast<double>(queued_bytes_ + size))));
 }
 
 void Link::observe(uint64_t size, uint64_t ns) {

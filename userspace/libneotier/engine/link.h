@@ -4,7 +4,8 @@
 //
 // Model: t(size) = (latency + size / bandwidth) x correction(size class); the first two from probes of two sizes, the
 // corrections an EWMA of observed over predicted, per power of four of the size. Times are of one transfer from its
-// submission to its completion, so a device that is shared with others looks slow, as it is.
+// submission to its completion, so a device that is shared with others looks slow, as it is. Many at once are another
+// thing, since transfers overlap: for those the time between two moments at which nothing is under way is followed.
 //
 // Thread safety: none; the engine's lock.
 #pragma once
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "engine/index.h"
+#include "engine/time_model.h"
 
 namespace neotier::engine {
 
@@ -27,6 +29,14 @@ class Link {
   uint64_t predict_ns(uint64_t size) const;
   // With what is queued or under way before it.
   uint64_t predict_finish_ns(uint64_t size) const;
+
+  // What many transfers at once said, after set_measured().
+  void set_measured_batch(uint64_t batch_bytes, uint64_t ns);
+  // A transfer begins, or has ended; where it has failed, or was held back, nothing is learned of its batch.
+  void began(uint64_t now_ns);
+  void ended(uint64_t size, uint64_t now_ns, bool usual);
+  // Until `size` more bytes are there, in as many transfers at once as one likes; with what is queued before them.
+  uint64_t predict_batch_ns(uint64_t size) const;
 
   double latency_ns() const { return latency_ns_ * correction(4096); }
   // Of large transfers.
@@ -61,6 +71,11 @@ class Link {
   std::array<double, kClasses> corrections_{1, 1, 1, 1, 1, 1, 1, 1};
   bool measured_ = false;
   uint64_t queued_bytes_ = 0;
+  TimeModel batch_{10000, 1};
+  struct {
+    uint64_t begun_ns = 0, bytes = 0, under_way = 0;
+    bool usual = true;
+  } now_;
   uint64_t limit_ = 0, refilled_ns_ = 0;
   double tokens_ = 0;
 };

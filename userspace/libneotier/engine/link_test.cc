@@ -92,5 +92,88 @@ TEST(Link, NoLimitNeverHolds) {
   EXPECT_TRUE(link.may_take(1, uint64_t{1} << 40));
 }
 
+// Eight at a time on a device that serves them side by side: 100 us, and 250 MB/s each, 2 GB/s together.
+TEST(Link, ABatchOverlaps) {
+  Link link;
+  link.set_measured(4096, 100000 + 4096 * 4, kMiB, 100000 + kMiB * 4);
+  EXPECT_NEAR(static_cast<double>(link.predict_batch_ns(8 * kMiB)), 100000 + 32.0 * kMiB, 1000)
+      << "one after the other";
+  uint64_t now = 1000000000;
+  for (int round = 0; round < 40; round++) {
+    const uint64_t nr = 1 + static_cast<uint64_t>(round) % 16;
+    for (uint64_t i = 0; i < nr; i++) link.began(now);
+    now += 100000 + nr * kMiB / 2;
+    for (uint64_t i = 0; i < nr; i++) link.ended(kMiB, now, true);
+    now += 5000000;  // idle time is no part of it
+  }
+  for (const uint64_t nr : {1, 4, 32})
+    EXPECT_NEAR(static_cast<double>(link.predict_batch_ns(nr * kMiB)), 100000 + static_cast<double>(nr * kMiB) / 2,
+                0.05 * static_cast<double>(nr * kMiB) / 2 + 20000)
+        << nr;
+  link.queued(32 * kMiB);
+  EXPECT_NEAR(static_cast<double>(link.predict_batch_ns(0)), 100000 + 16.0 * kMiB, 2e6) << "the queue comes first";
+}
+
+TEST(Link, ABatchProbeIsBelieved) {
+  Link link = measured_link();
+  link.set_measured_batch(8 * kMiB, 10000 + 2 * kMiB);
+  EXPECT_NEAR(static_cast<double>(link.predict_batch_ns(8 * kMiB)), 10000 + 2 * kMiB, 1000);
+  link.set_measured_batch(8 * kMiB, 100 * kMiB);
+  EXPECT_NEAR(static_cast<double>(link.predict_batch_ns(8 * kMiB)), 10000 + 8 * kMiB, 1000)
+      << "late by chance: side by side is no slower than one after the other";
+}
+
+TEST(Link, FailedTransfersTeachNothing) {
+  Link link = measured_link();
+  const uint64_t before = link.predict_batch_ns(kMiB);
+  for (int i = 0; i < 20; i++) {
+    link.began(1000 + static_cast<uint64_t>(i) * 1000000000);
+    link.ended(kMiB, 1000 + static_cast<uint64_t>(i) * 1000000000 + 900000000, false);
+  }
+  EXPECT_EQ(link.predict_batch_ns(kMiB), before);
+}
+
+// A link that never rests is learned of all the same.
+TEST(Link, ABatchWithoutEndIsCut) {
+  Link link = measured_link();
+  uint64_t now = 1000000000;
+  link.began(now);
+  for (int i = 0; i < 2000; i++) {
+    link.began(now);
+    now += 4 * kMiB;
+    link.ended(kMiB, now, true);
+  }
+  EXPECT_NEAR(static_cast<double>(link.predict_batch_ns(64 * kMiB)), 256.0 * kMiB, 0.1 * 256 * kMiB);
+}
+
+TEST(TimeModel, TellsTwoCostsApart) {
+  TimeModel model(5000, 1);  // true: 20000, 40
+  for (int round = 0; round < 60; round++) {
+    const double blocks = 1 + round % 7, positions = blocks * (round * 37 % 500);
+    model.observe(blocks, positions, blocks * 20000 + positions * 40);
+  }
+  EXPECT_NEAR(model.first(), 20000, 1000);
+  EXPECT_NEAR(model.second(), 40, 2);
+}
+
+TEST(TimeModel, FollowsAChange) {
+  TimeModel model(1000, 1);
+  for (int i = 0; i < 200; i++) model.observe(1, 1 << 20, 1000 + (1 << 20));
+  for (int i = 0; i < 12; i++) model.observe(1, 1 << 20, 10 * (1000 + (1 << 20)));
+  EXPECT_GT(model.predict_ns(1, 1 << 20), 5.0 * (1 << 20));
+  for (int i = 0; i < 40; i++) model.observe(1, 1 << 20, 1000 + (1 << 20));
+  EXPECT_LT(model.predict_ns(1, 1 << 20), 1.3 * (1 << 20));
+}
+
+TEST(TimeModel, OneOutlierMovesItByABoundedStep) {
+  TimeModel model(1000, 1);
+  for (int i = 0; i < 100; i++) model.observe(1, 1 << 20, 1000 + (1 << 20));
+  model.observe(1, 1 << 20, 1e12);
+  EXPECT_LT(model.predict_ns(1, 1 << 20), 4.0 * (1 << 20));
+  model.observe(0, 0, 5);
+  model.observe(1, 1, 0);
+  EXPECT_EQ(model.seen(), 101u);
+}
+
 }  // namespace
 }  // namespace neotier::engine

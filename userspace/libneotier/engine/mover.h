@@ -171,7 +171,8 @@ class Mover {
   void count_leaving(Job* job);
   void cancel_job(Job* job);
   void enqueue(Job* job);
-  void dequeue(Job* job);
+  // done: its bytes are there.
+  void dequeue(Job* job, bool done = false);
   void raise(Job* job, MoveClass cls);
   LinkQueue& link_queue(TierId from, TierId to);
   void drop_copy(Handle handle, TierId tier, neotier_remove_reason reason);

@@ -27,16 +27,19 @@ Mover::LinkQueue& Mover::link_queue(TierId from, TierId to) { return queues_.fin
 void Mover::enqueue(Job* job) {
   job->queued = true;
   links_.at(job->from, job->to).queued(job->bytes);
+  if (job->to == kHost) links_.at(job->from, job->to).began(clock_.now_ns());
   link_queue(job->from, job->to).waiting[static_cast<size_t>(job->cls)].push_back(job);
   wake();
 }
 
-void Mover::dequeue(Job* job) {
+void Mover::dequeue(Job* job, bool done) {
   if (!job->queued) return;
   // Once its last chunk is at a tier it waits no more, and is counted until it ends.
   if (Queue::has(job)) link_queue(job->from, job->to).waiting[static_cast<size_t>(job->cls)].erase(job);
   job->queued = false;
-  links_.at(job->from, job->to).unqueued(job->bytes);
+  Link& link = links_.at(job->from, job->to);
+  link.unqueued(job->bytes);
+  if (job->to == kHost) link.ended(job->bytes, clock_.now_ns(), done);
 }
 
 void Mover::raise(Job* job, MoveClass cls) {
@@ -259,7 +262,7 @@ void Mover::job_progressed(Job* job) {
   const bool failed = !job->error.is_ok() || job->cancelled;
   if (!failed && job->sent < job->bytes) return;
   const bool was_queued = job->queued;
-  dequeue(job);
+  dequeue(job, !failed);
   if (!failed) {
     Link& link = links_.at(job->from, job->to);
     if (!job->held && job->kind != JobKind::kFlush) link.observe(job->bytes, clock_.now_ns() - job->begun_ns);

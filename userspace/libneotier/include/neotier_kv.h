@@ -52,6 +52,17 @@ struct neotier_kv_request_info {
 	const uint64_t *cost_ns; /* [nr], to make each block anew; NULL: as neotier_kv_config has it */
 };
 
+/* Load or recompute: how many of a request's leading blocks are worth loading, so that its first token comes soonest. */
+struct neotier_kv_plan {
+	uint32_t struct_bytes;
+	uint32_t overlap;          /* in; 1: the caller computes layer by layer while later layers come */
+	uint64_t compute_queue_ns; /* in: what its processor has to do before */
+	uint64_t after_ns;         /* in: computing what comes after these blocks, the end of the prompt */
+	uint64_t found, load;      /* out: leading blocks that are there, and how many of those to load, from the first one on */
+	/* out, predicted: loading them; the first token by this plan, with all of them loaded, with none. UINT64_MAX: not possible */
+	uint64_t load_ns, ttft_ns, load_all_ns, compute_all_ns;
+};
+
 enum neotier_kv_event_kind { NEOTIER_KV_COPIED = 0, NEOTIER_KV_LEFT = 1, NEOTIER_KV_FORGOTTEN = 2 };
 
 struct neotier_kv_event {
@@ -108,6 +119,21 @@ NEOTIER_API neotier_kv_load *neotier_kv_load_start(neotier_kv *kv, uint64_t sess
 /* The same of blocks that first_position others come before in their prefix. */
 NEOTIER_API neotier_kv_load *neotier_kv_load_start_at(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr,
 						      void *const *into, uint32_t first_position);
+/*
+ * The same of no more blocks than are worth loading: `plan` says for whom (in) and what was decided (out); the caller computes the others.
+ * What was there and is not loaded is counted in neotier_kv_stats(), by tier.
+ */
+NEOTIER_API neotier_kv_load *neotier_kv_load_start_planned(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys,
+							   size_t nr, void *const *into, uint32_t first_position,
+							   struct neotier_kv_plan *plan);
+/*
+ * Only says it. By what the tiers have to do now, and by the cost of computing a block: that of the session's request, else what
+ * neotier_kv_computed() has seen, else the configuration's. A block of cost 0 (none is known) is loaded if it is there.
+ */
+NEOTIER_API int neotier_kv_plan_load(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr, uint32_t first_position,
+				struct neotier_kv_plan *plan);
+/* So many blocks were computed, from first_position on, in ns; without what the processor did before. */
+NEOTIER_API int neotier_kv_computed(neotier_kv *kv, uint32_t first_position, uint32_t blocks, uint64_t ns);
 NEOTIER_API size_t neotier_kv_load_blocks(const neotier_kv_load *load);
 /* NEOTIER_ETIMEOUT: still under way. Another error: blocks from neotier_kv_load_good() on must be computed. UINT64_MAX: for ever. */
 NEOTIER_API int neotier_kv_load_wait_layer(neotier_kv_load *load, uint32_t layer, uint64_t timeout_ms);

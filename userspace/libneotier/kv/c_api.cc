@@ -64,6 +64,10 @@ nlohmann::json to_json(const neotier::kv::KvStore& store) {
                          {"loads", c.loads},
                          {"loaded_blocks", c.loaded_blocks},
                          {"failed_blocks", c.failed_blocks},
+                         {"decided_all", c.decided_all},
+                         {"decided_part", c.decided_part},
+                         {"decided_none", c.decided_none},
+                         {"bypassed_blocks", c.bypassed_blocks},
                          {"quota_evictions", c.quota_evictions},
                          {"expired_sessions", c.expired_sessions},
                          {"expired_blocks", c.expired_blocks},
@@ -74,7 +78,8 @@ nlohmann::json to_json(const neotier::kv::KvStore& store) {
                              {"policy", tier.policy},
                              {"capacity_bytes", tier.info.capacity_bytes},
                              {"used_bytes", tier.usage.used_bytes},
-                             {"objects", tier.objects}});
+                             {"objects", tier.objects},
+                             {"bypassed_blocks", c.bypassed_of_tier[json["tiers"].size()]}});
   }
   for (const neotier::kv::TenantStatus& tenant : store.tenants()) {
     json["tenants"].push_back({{"name", tenant.name},
@@ -83,6 +88,40 @@ nlohmann::json to_json(const neotier::kv::KvStore& store) {
                                {"blocks", tenant.blocks}});
   }
   return json;
+}
+
+// `plan` is taken and given by as many bytes as the caller knows of.
+neotier::kv::PlanOptions options_of(const struct neotier_kv_plan* plan) {
+  const struct neotier_kv_plan own = taken(plan);
+  return {own.overlap != 0, own.compute_queue_ns, own.after_ns};
+}
+
+int give_plan(struct neotier_kv_plan* plan, const neotier::kv::LoadPlan& made) {
+  struct neotier_kv_plan own = taken(plan);
+  own.found = made.found;
+  own.load = made.load;
+  own.load_ns = made.load_ns;
+  own.ttft_ns = made.ttft_ns;
+  own.load_all_ns = made.load_all_ns;
+  own.compute_all_ns = made.compute_all_ns;
+  return give(plan, own);
+}
+
+neotier_kv_load* start_load(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr,
+                            void* const* into, uint32_t first_position, struct neotier_kv_plan* plan) {
+  neotier_kv_load* started = nullptr;
+  (void)guarded([&] {
+    if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
+    std::vector<std::byte*> places(nr * kv->store.options().layers);
+    for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<std::byte*>(into[i]);
+    const neotier::kv::PlanOptions decide = plan ? options_of(plan) : neotier::kv::PlanOptions{};
+    auto load = kv->store.load(session, keys_of(keys, nr), places, first_position, plan ? &decide : nullptr);
+    if (!load) return answer(load.status());
+    if (const int code = plan ? give_plan(plan, (*load)->plan()) : 0; code < 0) return code;
+    started = new neotier_kv_load{std::move(*load)};
+    return 0;
+  });
+  return started;
 }
 
 }  // namespace
@@ -186,17 +225,30 @@ neotier_kv_load* neotier_kv_load_start(neotier_kv* kv, uint64_t session, const s
 
 neotier_kv_load* neotier_kv_load_start_at(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys,
                                           size_t nr, void* const* into, uint32_t first_position) {
-  neotier_kv_load* started = nullptr;
-  (void)guarded([&] {
-    if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
-    std::vector<std::byte*> places(nr * kv->store.options().layers);
-    for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<std::byte*>(into[i]);
-    auto load = kv->store.load(session, keys_of(keys, nr), places, first_position);
-    if (!load) return answer(load.status());
-    started = new neotier_kv_load{std::move(*load)};
-    return 0;
+  return start_load(kv, session, keys, nr, into, first_position, nullptr);
+}
+
+neotier_kv_load* neotier_kv_load_start_planned(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys,
+                                               size_t nr, void* const* into, uint32_t first_position,
+                                               struct neotier_kv_plan* plan) {
+  if (!plan) {
+    (void)fail(NEOTIER_EINVALID, "plan is NULL");
+    return nullptr;
+  }
+  return start_load(kv, session, keys, nr, into, first_position, plan);
+}
+
+int neotier_kv_plan_load(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr,
+                         uint32_t first_position, struct neotier_kv_plan* plan) {
+  return guarded([&] {
+    if (!plan) return fail(NEOTIER_EINVALID, "plan is NULL");
+    const auto made = kv->store.plan(session, keys_of(keys, nr), options_of(plan), first_position);
+    return made ? give_plan(plan, *made) : answer(made.status());
   });
-  return started;
+}
+
+int neotier_kv_computed(neotier_kv* kv, uint32_t first_position, uint32_t blocks, uint64_t ns) {
+  return guarded([&] { return answer(kv->store.computed(first_position, blocks, ns)); });
 }
 
 size_t neotier_kv_load_blocks(const neotier_kv_load* load) { return load->load->blocks(); }

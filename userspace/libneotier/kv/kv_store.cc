@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -22,6 +24,12 @@ constexpr uint64_t kLongestWaitMs = UINT64_MAX / 2000000;
 
 // What a copy of takes some microseconds, as a job of the mover does.
 constexpr uint64_t kInlineBytes = 16 << 10;
+
+// Both coefficients are followed from a guess above 0: at first the later one counts for little where it is not known.
+engine::TimeModel compute_guess(double block_ns, double position_ns) {
+  const double block = std::max(block_ns, 1.0);
+  return {block, position_ns > 0 ? position_ns : block * 1e-4};
+}
 
 Status no_session() { return Status(Code::kNotFound, "no such session; open one, it may have expired"); }
 
@@ -46,6 +54,10 @@ KvStore::KvStore(engine::Engine& engine, const StoreOptions& options)
     tier_names_.push_back(tier.info.name);
     durable_ |= tier.info.durable;
   }
+  counters_.bypassed_of_tier.resize(tier_names_.size());
+  if (options_.recompute_ns > 0 || options_.recompute_per_position_ns > 0)
+    compute_ = compute_guess(static_cast<double>(options_.recompute_ns),
+                             static_cast<double>(options_.recompute_per_position_ns));
   if (const Status status = engine_.expect(block_bytes()); !status) throw std::runtime_error(status.what());
 }
 
@@ -134,6 +146,57 @@ uint64_t KvStore::cost_at(uint64_t position) const {
       __builtin_add_overflow(options_.recompute_ns, more, &cost))
     return UINT64_MAX;
   return cost;
+}
+
+uint64_t KvStore::seen_cost_at(uint64_t position) const {
+  if (!compute_ || compute_->seen() == 0) return cost_at(position);
+  return static_cast<uint64_t>(std::llround(compute_->predict_ns(1, static_cast<double>(position))));
+}
+
+LoadPlan KvStore::make_plan(const Session& session, std::span<const Key> keys, uint32_t first_position,
+                            const PlanOptions& options, std::vector<engine::TierId>& from) const {
+  std::array<engine::ReadPrice, engine::kMaxTiers> prices;
+  const size_t found = engine_.read_sources(keys, from, prices);
+  std::array<PlanTier, engine::kMaxTiers> tiers;
+  const bool small = options_.layer_bytes <= kInlineBytes;
+  for (size_t i = 0; i < tiers.size(); i++) {
+    tiers[i] = small && prices[i].mapped
+                   ? PlanTier{0, inline_.predict_ns(options_.layers, static_cast<double>(block_bytes()))}
+                   : PlanTier{static_cast<double>(prices[i].wait_ns),
+                              prices[i].ns_per_byte * static_cast<double>(block_bytes())};
+  }
+  const Request& request = session.request;
+  const bool told = !request.cost_ns.empty() && request.holds(keys, first_position);
+  std::vector<uint64_t> rest(found + 1);
+  uint64_t sum = options.after_ns;
+  for (size_t i = keys.size(); i-- > 0;) {
+    const uint64_t cost = told ? request.cost_ns[first_position - request.first_position + i]
+                               : seen_cost_at(uint64_t{first_position} + i);
+    if (i < found && cost == 0) sum = UINT64_MAX;
+    if (sum != UINT64_MAX && __builtin_add_overflow(sum, cost, &sum)) sum = UINT64_MAX - 1;
+    if (i < found) rest[i] = sum;
+    if (i == found) rest[found] = sum;
+  }
+  if (found == keys.size()) rest[found] = options.after_ns;
+  return plan_load({from.data(), found}, tiers, rest, options_.layers, options);
+}
+
+Result<LoadPlan> KvStore::plan(SessionId session, std::span<const Key> keys, const PlanOptions& options,
+                               uint32_t first_position) {
+  std::lock_guard lock(mutex_);
+  const Session* asking = find(session);
+  if (!asking) return no_session();
+  std::vector<engine::TierId> from;
+  return make_plan(*asking, keys, first_position, options, from);
+}
+
+Status KvStore::computed(uint32_t first_position, uint32_t blocks, uint64_t ns) {
+  if (blocks == 0 || ns == 0) return Status(Code::kInvalid, "computed: no blocks, or no time");
+  const double n = blocks, positions = n * first_position + n * (n - 1) / 2, time = static_cast<double>(ns);
+  std::lock_guard lock(mutex_);
+  if (!compute_) compute_ = compute_guess(time / n, 0);
+  compute_->observe(n, positions, time);
+  return {};
 }
 
 // A block that is in the engine: stored just now, or by a former process.
@@ -322,7 +385,8 @@ void KvStore::write_out(const Key& key, Entry& entry) {
 }
 
 Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const Key> keys,
-                                            std::span<std::byte* const> into, uint32_t first_position) {
+                                            std::span<std::byte* const> into, uint32_t first_position,
+                                            const PlanOptions* decide) {
   if (keys.size() > SIZE_MAX / options_.layers || into.size() != keys.size() * options_.layers)
     return Status(Code::kInvalid,
                   fmt::format("{} destinations for {} blocks of {} layers", into.size(), keys.size(), options_.layers));
@@ -336,7 +400,16 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
     if (!asking) return no_session();
     const Request& open = asking->request;
     if (open.told || !open.holds(keys, first_position)) begin(*asking, keys, first_position, {});
-    while (load->blocks_ < keys.size() && engine_.pin(load->pins_, keys[load->blocks_], options_.lease_ms, false)) {
+    size_t most = keys.size();
+    if (decide) {
+      std::vector<engine::TierId> from;
+      load->plan_ = make_plan(*asking, keys, first_position, *decide, from);
+      most = load->plan_.load;
+      (most == from.size() ? counters_.decided_all : most > 0 ? counters_.decided_part : counters_.decided_none)++;
+      counters_.bypassed_blocks += from.size() - most;
+      for (size_t i = most; i < from.size(); i++) counters_.bypassed_of_tier[from[i]]++;
+    }
+    while (load->blocks_ < most && engine_.pin(load->pins_, keys[load->blocks_], options_.lease_ms, false)) {
       const size_t block = load->blocks_++;
       write_out(keys[block], adopt(keys[block], asking->tenant, first_position + block));
     }
@@ -345,11 +418,13 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
     hold_all(*asking, keys.first(load->blocks_));
     counters_.loads++;
   }
+  if (!decide) load->plan_.found = load->plan_.load = load->blocks_;
   load->good_ = load->blocks_;
   // Small pieces of blocks that the host can address are copied here and now: handing one to another thread takes
   // longer than copying it.
   std::vector<bool> there(load->blocks_);
   if (options_.layer_bytes <= kInlineBytes) {
+    const uint64_t begin = steady_.now_ns();
     engine_.read_mapped(
         keys.first(load->blocks_),
         [&](size_t block, const std::byte* bytes) {
@@ -357,6 +432,11 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
             std::memcpy(into[layer * keys.size() + block], bytes + layer * options_.layer_bytes, options_.layer_bytes);
         },
         there);
+    if (const auto copied = static_cast<double>(std::count(there.begin(), there.end(), true)); copied > 0) {
+      std::lock_guard lock(mutex_);
+      inline_.observe(copied * options_.layers, copied * static_cast<double>(block_bytes()),
+                      static_cast<double>(steady_.now_ns() - begin));
+    }
   }
   const auto others = static_cast<size_t>(std::count(there.begin(), there.end(), false));
   // In the order in which a forward pass needs them.

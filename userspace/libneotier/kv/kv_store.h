@@ -20,6 +20,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -30,6 +31,8 @@
 #include "engine/completion_queue.h"
 #include "engine/engine.h"
 #include "engine/events.h"
+#include "engine/time_model.h"
+#include "kv/load_plan.h"
 
 namespace neotier::kv {
 
@@ -65,6 +68,10 @@ struct StoreCounters {
   uint64_t requests = 0;
   uint64_t offered = 0, stored = 0, present = 0, filtered = 0, passed = 0, over_quota = 0, no_room = 0;
   uint64_t loads = 0, loaded_blocks = 0, failed_blocks = 0;
+  // Of loads that were to decide: all, a part, or none of what was there was worth loading. bypassed_blocks: what was
+  // there and was left to be computed, by tier as well.
+  uint64_t decided_all = 0, decided_part = 0, decided_none = 0, bypassed_blocks = 0;
+  std::vector<uint64_t> bypassed_of_tier;
   uint64_t quota_evictions = 0, expired_sessions = 0, expired_blocks = 0;
 };
 
@@ -101,8 +108,10 @@ class Load {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
-  // Leading blocks that are being loaded: those of the keys asked for that are there.
+  // Leading blocks that are being loaded: those of the keys asked for that are there, or what is worth loading of them.
   size_t blocks() const { return blocks_; }
+  // What was decided; where nothing was to be decided all that was found is loaded, and there are no times.
+  const LoadPlan& plan() const { return plan_; }
   // Until the layer of all blocks is there. kTimeout: still under way. An error: failed_from() tells the first block to
   // be computed anew; those before it are good in this layer.
   engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms);
@@ -120,6 +129,7 @@ class Load {
   KvStore& store_;
   engine::SessionId pins_ = 0;
   size_t blocks_ = 0, good_ = 0;
+  LoadPlan plan_;
   bool cancelled_ = false, notified_ = false;
   std::vector<size_t> coming_;                           // blocks that were not there at once, in order
   std::vector<std::vector<engine::TicketRef>> tickets_;  // [layer][of those]
@@ -149,9 +159,20 @@ class KvStore {
   engine::Result<size_t> lookup(SessionId session, std::span<const engine::Key> keys, const RequestTraits& traits = {});
 
   // Starts to load the leading blocks that are there, layer 0 of all of them first. into: [layer * keys.size() +
-  // block], layer_bytes each; must stay until the load is gone. first_position: of the first key in its prefix.
+  // block], layer_bytes each; must stay until the load is gone. first_position: of the first key in its prefix. decide:
+  // only as many as plan() would load.
   engine::Result<std::unique_ptr<Load>> load(SessionId session, std::span<const engine::Key> keys,
-                                             std::span<std::byte* const> into, uint32_t first_position = 0);
+                                             std::span<std::byte* const> into, uint32_t first_position = 0,
+                                             const PlanOptions* decide = nullptr);
+
+  // How many of the leading blocks are worth loading, by what the tiers have to do now and what computing blocks costs:
+  // the session's request says so (RequestTraits), else what computed() has seen, else the options. A block of cost 0
+  // is loaded if it is there. Begins no request and counts nothing.
+  engine::Result<LoadPlan> plan(SessionId session, std::span<const engine::Key> keys, const PlanOptions& options,
+                                uint32_t first_position = 0);
+  // The caller has computed so many blocks, from `first_position` on, in `ns`, without what its processor did before.
+  // Calls for one block and for many, early and late ones, tell the two costs of StoreOptions apart. kInvalid: 0.
+  engine::Status computed(uint32_t first_position, uint32_t blocks, uint64_t ns);
 
   // Stores blocks. from: as `into` of load(). first_position: of the first key in its prefix. Blocks that are there, or
   // that the filter or the policies keep out, are skipped; the first that finds no room ends it, since what follows
@@ -216,6 +237,11 @@ class KvStore {
   uint64_t now_ms() const { return clock_.now_ns() / 1000000; }
   static uint64_t deadline_of(const Session& session);
   uint64_t cost_at(uint64_t position) const;
+  // To compute the block, by what was seen. 0: not known.
+  uint64_t seen_cost_at(uint64_t position) const;
+  // from: scratch; the tier that each of those found would be read from.
+  LoadPlan make_plan(const Session& session, std::span<const engine::Key> keys, uint32_t first_position,
+                     const PlanOptions& options, std::vector<engine::TierId>& from) const;
   Session* find(SessionId session);
   void follow_engine();
   void expire();
@@ -261,6 +287,10 @@ class KvStore {
   std::vector<engine::ObjectEvent> taken_;  // scratch
   engine::EventRing events_;
   uint64_t lost_events_ = 0;
+  // Of computing: x is blocks, y the sum of their positions. Empty: nothing was seen, and no cost is configured.
+  std::optional<engine::TimeModel> compute_;
+  // Of copying small pieces here and now: x is pieces, y their bytes.
+  engine::TimeModel inline_{1000, 0.1};
   StoreCounters counters_;
 };
 

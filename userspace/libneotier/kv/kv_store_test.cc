@@ -537,6 +537,101 @@ TEST(KvStore, LostEventsAreToldAndMadeUpFor) {
   EXPECT_EQ(events.size(), 3u);
 }
 
+TEST(KvStore, WithoutACostAllIsLoaded) {
+  StoreOptions options = small();
+  options.recompute_ns = 0;
+  Rig rig(options);
+  rig.engine->links().at(0, engine::kHost).set_measured(4096, 14096, 1 << 20, 10000 + (1 << 20));
+  ASSERT_EQ(rig.put(1, 8).stored, 8u);
+  const std::vector<Key> keys = block_keys(1, 8);
+  LoadPlan plan = *rig.store->plan(rig.session, keys, {});
+  EXPECT_EQ(plan.found, 8u);
+  EXPECT_EQ(plan.load, 8u);
+  EXPECT_EQ(plan.compute_all_ns, UINT64_MAX);
+}
+
+TEST(KvStore, SlowBlocksAreLeftToBeComputed) {
+  StoreOptions options = small();
+  options.recompute_ns = 5000;
+  Rig rig(options, 4, 256);
+  // Small pieces of mapped tiers are copied at once; the other one's link is slow.
+  engine::Link& slow = rig.engine->links().at(1, engine::kHost);
+  slow.set_measured(4096, 14096, 1 << 20, 10000 + (1 << 20));
+  ASSERT_EQ(rig.put(1, 4).stored, 4u);
+  ASSERT_TRUE(rig.engine->move(block_keys(1, 4), "ssd", engine::MoveClass::kDemand)->wait().is_ok());
+  const std::vector<Key> keys = block_keys(1, 4);
+  // 10 us and 4 x 4.096 us against 4 x 5 us.
+  LoadPlan plan = *rig.store->plan(rig.session, keys, {});
+  EXPECT_EQ(plan.found, 4u);
+  EXPECT_EQ(plan.load, 0u);
+  EXPECT_NEAR(static_cast<double>(plan.load_all_ns), 10000 + 4 * 4096, 100);
+  EXPECT_EQ(plan.compute_all_ns, 20000u);
+  // The processor has something else to do meanwhile.
+  plan = *rig.store->plan(rig.session, keys, {.overlap = false, .compute_queue_ns = 40000, .after_ns = 0});
+  EXPECT_EQ(plan.load, 4u);
+  // Others wait for the link.
+  slow.queued(1 << 20);
+  plan = *rig.store->plan(rig.session, keys, {.overlap = false, .compute_queue_ns = 40000, .after_ns = 0});
+  EXPECT_EQ(plan.load, 0u);
+  slow.unqueued(1 << 20);
+
+  Cache cache(4);
+  const PlanOptions decide;
+  {
+    const auto load = rig.store->load(rig.session, keys, cache.into, 0, &decide);
+    ASSERT_TRUE(load);
+    EXPECT_EQ((*load)->blocks(), 0u);
+    EXPECT_EQ((*load)->plan().found, 4u);
+    EXPECT_TRUE((*load)->wait(1000).is_ok());
+  }
+  StoreCounters counters = rig.store->counters();
+  EXPECT_EQ(counters.decided_none, 1u);
+  EXPECT_EQ(counters.bypassed_blocks, 4u);
+  EXPECT_EQ(counters.bypassed_of_tier, (std::vector<uint64_t>{0, 4}));
+  // What a request says of its own blocks comes first: the first two are dear.
+  const uint64_t costs[] = {50000, 50000, 1000, 1000};
+  const SessionId other = *rig.store->open_session(rig.tenant, 0);
+  ASSERT_EQ(*rig.store->lookup(other, keys, {.category = 0, .cost_ns = costs}), 4u);
+  const auto load = rig.store->load(other, keys, cache.into, 0, &decide);
+  EXPECT_EQ((*load)->blocks(), 2u);
+  EXPECT_TRUE((*load)->wait(1000).is_ok());
+  EXPECT_TRUE(cache.holds(1, 2));
+  EXPECT_EQ((*load)->plan().load, 2u);
+  counters = rig.store->counters();
+  EXPECT_EQ(counters.decided_part, 1u);
+  EXPECT_EQ(counters.bypassed_blocks, 6u);
+  // Asking without one loads all.
+  const auto all = rig.store->load(rig.session, keys, cache.into);
+  EXPECT_EQ((*all)->blocks(), 4u);
+  EXPECT_EQ((*all)->plan().load, 4u);
+  EXPECT_TRUE((*all)->wait(1000).is_ok());
+}
+
+TEST(KvStore, TheCostOfComputingIsLearned) {
+  Rig rig;
+  engine::Link& slow = rig.engine->links().at(1, engine::kHost);
+  slow.set_measured(4096, 14096, 1 << 20, 10000 + (1 << 20));
+  ASSERT_EQ(rig.put(1, 8).stored, 8u);
+  const std::vector<Key> keys = block_keys(1, 8);
+  ASSERT_TRUE(rig.engine->move(keys, "ssd", engine::MoveClass::kDemand)->wait().is_ok());
+  EXPECT_EQ(rig.store->plan(rig.session, keys, {})->load, 8u);
+  // 1 us a block and 10 ns for each before it, by calls of all kinds.
+  for (uint32_t i = 0; i < 40; i++) {
+    const uint32_t first = i * 97 % 1000, nr = 1 + i % 5;
+    const uint64_t positions = uint64_t{nr} * first + nr * (nr - 1) / 2;
+    ASSERT_TRUE(rig.store->computed(first, nr, nr * 1000 + positions * 10).is_ok());
+  }
+  LoadPlan plan = *rig.store->plan(rig.session, keys, {});
+  EXPECT_EQ(plan.load, 0u);
+  EXPECT_NEAR(static_cast<double>(plan.compute_all_ns), 8280, 500);
+  plan = *rig.store->plan(rig.session, keys, {}, 2000);
+  EXPECT_EQ(plan.load, 8u) << "so late in a prompt a block costs 21 us";
+  EXPECT_NEAR(static_cast<double>(plan.compute_all_ns), 8 * 21000 + 280, 10000);
+  EXPECT_EQ(rig.store->computed(0, 0, 5).code(), Code::kInvalid);
+  EXPECT_EQ(rig.store->computed(0, 5, 0).code(), Code::kInvalid);
+  EXPECT_EQ(rig.store->plan(99, keys, {}).status().code(), Code::kNotFound);
+}
+
 TEST(KvStore, ALoadLeavesNoPin) {
   Rig rig;
   rig.put(0, 8);
