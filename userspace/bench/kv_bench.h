@@ -26,7 +26,7 @@ struct KvBenchOptions {
   uint64_t block_bytes = 512 << 10;
   uint32_t layers = 4;                                   // a block is loaded so many pieces; block_bytes is a multiple
   std::string policy = placement::kRecommendedKvPolicy;  // of every tier
-  // "ssd=0.5:200" (GB/s:us): that tier is read and written through a simulated link that is no faster.
+  // "ssd=0.5:200" (GB/s:us): that tier is read through a simulated link that is no faster.
   std::string links;
   LoadWay way = LoadWay::kDecide;
   uint64_t before = 0;          // requests whose blocks are stored first; neither timed nor counted

@@ -60,23 +60,21 @@ size_t PacedTier::submit(std::span<Transfer* const> transfers) {
       lock.unlock();
       ended(same, status);
     };
-    uint64_t& free = free_ns_[outer.op == engine::Op::kRead ? 0 : 1];
     uint64_t before = 0;
     {
       std::lock_guard lock(mutex_);
-      before = free;
+      before = free_ns_;
       at_inner_[&outer] = own;
-      if (outer.op != engine::Op::kFlush) {
-        free = std::max(free, now_ns()) +
-               static_cast<uint64_t>(
-                   static_cast<double>(std::min(engine::bytes_of(outer.pieces), info_.capacity_bytes)) * ns_per_byte_);
-        own->due_ns = free + latency_ns_;
+      if (outer.op == engine::Op::kRead) {
+        const uint64_t bytes = std::min(engine::bytes_of(outer.pieces), info_.capacity_bytes);
+        free_ns_ = std::max(free_ns_, now_ns()) + static_cast<uint64_t>(static_cast<double>(bytes) * ns_per_byte_);
+        own->due_ns = free_ns_ + latency_ns_;
       }
     }
     Transfer* const one[] = {&own->transfer};
     if (inner_->submit(one) == 0) {
       std::lock_guard lock(mutex_);
-      free = before;
+      free_ns_ = before;
       at_inner_.erase(&outer);
       break;
     }

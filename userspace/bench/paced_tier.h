@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier behind a slower link: its bytes are kept by another tier, and each transfer ends no sooner than a link of so
-// many bytes a second and such a latency would let it. What it says it is is a stand-in, and every report says so.
+// A tier that is read through a slower link: its bytes are kept by another tier, and each read ends no sooner than a
+// link of so many bytes a second and such a latency would let it. Writes take what they take. It calls itself a
+// stand-in, and every report says so.
 #pragma once
 
 #include <condition_variable>
@@ -58,7 +59,7 @@ class PacedTier final : public engine::Tier {
   uint64_t latency_ns_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t free_ns_[2] = {};  // when the link has sent what it has, down and up
+  uint64_t free_ns_ = 0;  // when the link has sent what it has
   std::unordered_map<engine::Transfer*, std::shared_ptr<Own>> at_inner_;
   // Their bytes are there, their time is not over.
   std::priority_queue<std::shared_ptr<Own>, std::vector<std::shared_ptr<Own>>, Later> ended_;

@@ -288,7 +288,7 @@ void add_kv_bench(CLI::App& kv, int& status) {
                 "Policy under which the same runs first; what the other one wins over it is said")
       ->check(one_of("policy", policies, true));
   c->add_option("--link", a->bench.links,
-                "Simulated links: a tier is read and written no faster than that, 'ssd=0.5:200' (GB/s:us)")
+                "Simulated links: a tier is read no faster than that, 'ssd=0.5:200' (GB/s:us)")
       ->type_name("NAME=GB_PER_S:US,...");
   c->add_flag("--ways", a->ways,
               "Run it also with all loaded that is there, and with nothing loaded, and compare: load or recompute");

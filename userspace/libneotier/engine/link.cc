@@ -33,7 +33,7 @@ void Link::set_measured(uint64_t small_bytes, uint64_t small_ns, uint64_t large_
   bytes_per_s_ = more_bytes / more_ns * 1e9;
   latency_ns_ = std::max(1.0, static_cast<double>(small_ns) - static_cast<double>(small_bytes) / bytes_per_s_ * 1e9);
   corrections_.fill(1);
-  batch_ = TimeModel(latency_ns_, 1e9 / bytes_per_s_);
+  batch_ = TimeModel(latency_ns_, 1e9 / bytes_per_s_, kBatchNoiseNs);
   measured_ = true;
 }
 
@@ -41,7 +41,7 @@ void Link::set_measured_batch(uint64_t batch_bytes, uint64_t ns) {
   // No more than one after the other, and no less than what one byte in a hundred would take.
   const double one = 1e9 / bytes_per_s_;
   const double each = (static_cast<double>(ns) - latency_ns_) / static_cast<double>(batch_bytes);
-  batch_ = TimeModel(latency_ns_, std::clamp(each, one / 100, one));
+  batch_ = TimeModel(latency_ns_, std::clamp(each, one / 100, one), kBatchNoiseNs);
 }
 
 void Link::began(uint64_t now_ns) {

@@ -61,6 +61,7 @@ class Link {
 
  private:
   static constexpr size_t kClasses = 8;
+  static constexpr double kBatchNoiseNs = 20000;
   static size_t size_class(uint64_t size);
   double correction(uint64_t size) const { return corrections_[size_class(size)]; }
   double model_ns(uint64_t size) const;
@@ -71,7 +72,7 @@ class Link {
   std::array<double, kClasses> corrections_{1, 1, 1, 1, 1, 1, 1, 1};
   bool measured_ = false;
   uint64_t queued_bytes_ = 0;
-  TimeModel batch_{10000, 1};
+  TimeModel batch_{10000, 1, kBatchNoiseNs};
   struct {
     uint64_t begun_ns = 0, bytes = 0, under_way = 0;
     bool usual = true;

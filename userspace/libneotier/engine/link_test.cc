@@ -147,7 +147,7 @@ TEST(Link, ABatchWithoutEndIsCut) {
 }
 
 TEST(TimeModel, TellsTwoCostsApart) {
-  TimeModel model(5000, 1);  // true: 20000, 40
+  TimeModel model(5000, 1, 0);  // true: 20000, 40
   for (int round = 0; round < 60; round++) {
     const double blocks = 1 + round % 7, positions = blocks * (round * 37 % 500);
     model.observe(blocks, positions, blocks * 20000 + positions * 40);
@@ -156,8 +156,22 @@ TEST(TimeModel, TellsTwoCostsApart) {
   EXPECT_NEAR(model.second(), 40, 2);
 }
 
+// Computing blocks, each call late by up to 2 ms: most calls are of one block, where that is as much as the work.
+TEST(TimeModel, ShortWorkThatIsLateDoesNotHideWhatLongWorkTakes) {
+  TimeModel model(2.0e6, 16e3, 200000);
+  uint64_t random = 1;
+  for (int i = 0; i < 400; i++) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const double blocks = i % 8 ? 1 + i % 3 : 20 + static_cast<double>(random >> 33 & 127);
+    const double positions = blocks * (blocks - 1) / 2;
+    model.observe(blocks, positions, blocks * 2.0e6 + positions * 16e3 + static_cast<double>(random >> 43));
+  }
+  const double blocks = 195, positions = blocks * (blocks - 1) / 2;
+  EXPECT_NEAR(model.predict_ns(blocks, positions) / (blocks * 2.0e6 + positions * 16e3), 1, 0.25);
+}
+
 TEST(TimeModel, FollowsAChange) {
-  TimeModel model(1000, 1);
+  TimeModel model(1000, 1, 1000);
   for (int i = 0; i < 200; i++) model.observe(1, 1 << 20, 1000 + (1 << 20));
   for (int i = 0; i < 12; i++) model.observe(1, 1 << 20, 10 * (1000 + (1 << 20)));
   EXPECT_GT(model.predict_ns(1, 1 << 20), 5.0 * (1 << 20));
@@ -166,7 +180,7 @@ TEST(TimeModel, FollowsAChange) {
 }
 
 TEST(TimeModel, OneOutlierMovesItByABoundedStep) {
-  TimeModel model(1000, 1);
+  TimeModel model(1000, 1, 1000);
   for (int i = 0; i < 100; i++) model.observe(1, 1 << 20, 1000 + (1 << 20));
   model.observe(1, 1 << 20, 1e12);
   EXPECT_LT(model.predict_ns(1, 1 << 20), 4.0 * (1 << 20));

@@ -3,8 +3,9 @@
 // times are seen. A link's batch of transfers: x = 1, y = its bytes. Computing KV blocks: x = blocks, y = the sum of
 // their positions.
 //
-// A Kalman filter on the coefficients relative to a guess, each time weighed by itself, so that short work counts as
-// much as long work. What was seen is forgotten slowly: a link that slows down is followed within some ten batches.
+// A Kalman filter on the coefficients relative to a guess. Each time is weighed by itself, so that short work counts,
+// but for what work of any length is late by: the scheduler's noise. What was seen is forgotten slowly: a link that
+// slows down is followed within some ten batches.
 //
 // Thread safety: none.
 #pragma once
@@ -18,8 +19,8 @@ namespace neotier::engine {
 
 class TimeModel {
  public:
-  // The guess, ns for 1 of x and 1 of y; both > 0.
-  TimeModel(double first, double second) : first_(first), second_(second) {}
+  // The guess, ns for 1 of x and 1 of y; both > 0. noise_ns: what any work may be late by.
+  TimeModel(double first, double second, double noise_ns) : first_(first), second_(second), noise_ns_(noise_ns) {}
 
   double first() const { return first_ * at_[0]; }
   double second() const { return second_ * at_[1]; }
@@ -33,13 +34,21 @@ class TimeModel {
     if (!(expected > 0) || !(ns > 0)) return;
     seen_++;
     const double time = std::clamp(ns, expected / kMostAtOnce, expected * kMostAtOnce);
-    // In units of the time itself: seen is 1, with an error of kError.
+    // In units of the time itself: seen is 1, with such an error.
+    const double error = kError + noise_ns_ / ns;
     const std::array<double, 2> h{first_ * x / time, second_ * y / time};
-    for (int i = 0; i < 2; i++) p_[i][i] = std::min(p_[i][i] + kDrift * at_[i] * at_[i], kLeastSure * at_[i] * at_[i]);
-    p_[0][1] = p_[1][0] =
-        std::clamp(p_[0][1], -0.9 * std::sqrt(p_[0][0] * p_[1][1]), 0.9 * std::sqrt(p_[0][0] * p_[1][1]));
+    for (int i = 0; i < 2; i++) {
+      p_[i][i] += kDrift * at_[i] * at_[i];
+      // A row and its column together: what is known of one by the other stays true.
+      const double most = kLeastSure * std::max(1.0, at_[i] * at_[i]);
+      if (p_[i][i] <= most) continue;
+      const double less = std::sqrt(most / p_[i][i]);
+      p_[0][1] *= less;
+      p_[1][0] *= less;
+      p_[i][i] = most;
+    }
     const std::array<double, 2> ph{p_[0][0] * h[0] + p_[0][1] * h[1], p_[1][0] * h[0] + p_[1][1] * h[1]};
-    const double s = h[0] * ph[0] + h[1] * ph[1] + kError * kError;
+    const double s = h[0] * ph[0] + h[1] * ph[1] + error * error;
     const double off = 1 - (h[0] * at_[0] + h[1] * at_[1]);
     for (int i = 0; i < 2; i++) at_[i] = std::max(at_[i] + ph[i] / s * off, kLeast);
     const std::array<std::array<double, 2>, 2> old = p_;
@@ -50,7 +59,7 @@ class TimeModel {
  private:
   static constexpr double kMostAtOnce = 8, kError = 0.1, kDrift = 0.003, kLeastSure = 100, kLeast = 1e-3;
 
-  double first_, second_;
+  double first_, second_, noise_ns_;
   std::array<double, 2> at_{1, 1};  // of the guess
   std::array<std::array<double, 2>, 2> p_{{{kLeastSure, 0}, {0, kLeastSure}}};
   uint64_t seen_ = 0;

@@ -28,7 +28,7 @@ constexpr uint64_t kInlineBytes = 16 << 10;
 // Both coefficients are followed from a guess above 0: at first the later one counts for little where it is not known.
 engine::TimeModel compute_guess(double block_ns, double position_ns) {
   const double block = std::max(block_ns, 1.0);
-  return {block, position_ns > 0 ? position_ns : block * 1e-4};
+  return {block, position_ns > 0 ? position_ns : block * 1e-4, 200000};
 }
 
 Status no_session() { return Status(Code::kNotFound, "no such session; open one, it may have expired"); }

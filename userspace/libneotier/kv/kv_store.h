@@ -290,7 +290,7 @@ class KvStore {
   // Of computing: x is blocks, y the sum of their positions. Empty: nothing was seen, and no cost is configured.
   std::optional<engine::TimeModel> compute_;
   // Of copying small pieces here and now: x is pieces, y their bytes.
-  engine::TimeModel inline_{1000, 0.1};
+  engine::TimeModel inline_{1000, 0.1, 20000};
   StoreCounters counters_;
 };
 

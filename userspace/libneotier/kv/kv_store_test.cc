@@ -608,25 +608,27 @@ TEST(KvStore, SlowBlocksAreLeftToBeComputed) {
 }
 
 TEST(KvStore, TheCostOfComputingIsLearned) {
-  Rig rig;
+  StoreOptions options = small();
+  options.recompute_ns = 20000000;
+  Rig rig(options);
   engine::Link& slow = rig.engine->links().at(1, engine::kHost);
-  slow.set_measured(4096, 14096, 1 << 20, 10000 + (1 << 20));
+  slow.set_measured(4096, 14096000, 1 << 20, (10000 + (1 << 20)) * uint64_t{1000});  // 1 MB/s, 10 ms
   ASSERT_EQ(rig.put(1, 8).stored, 8u);
   const std::vector<Key> keys = block_keys(1, 8);
   ASSERT_TRUE(rig.engine->move(keys, "ssd", engine::MoveClass::kDemand)->wait().is_ok());
   EXPECT_EQ(rig.store->plan(rig.session, keys, {})->load, 8u);
-  // 1 us a block and 10 ns for each before it, by calls of all kinds.
+  // 1 ms a block and 10 us for each before it, by calls of all kinds.
   for (uint32_t i = 0; i < 40; i++) {
     const uint32_t first = i * 97 % 1000, nr = 1 + i % 5;
     const uint64_t positions = uint64_t{nr} * first + nr * (nr - 1) / 2;
-    ASSERT_TRUE(rig.store->computed(first, nr, nr * 1000 + positions * 10).is_ok());
+    ASSERT_TRUE(rig.store->computed(first, nr, nr * 1000000 + positions * 10000).is_ok());
   }
   LoadPlan plan = *rig.store->plan(rig.session, keys, {});
   EXPECT_EQ(plan.load, 0u);
-  EXPECT_NEAR(static_cast<double>(plan.compute_all_ns), 8280, 500);
+  EXPECT_NEAR(static_cast<double>(plan.compute_all_ns), 8280000, 500000);
   plan = *rig.store->plan(rig.session, keys, {}, 2000);
-  EXPECT_EQ(plan.load, 8u) << "so late in a prompt a block costs 21 us";
-  EXPECT_NEAR(static_cast<double>(plan.compute_all_ns), 8 * 21000 + 280, 10000);
+  EXPECT_EQ(plan.load, 8u) << "so late in a prompt a block costs 21 ms";
+  EXPECT_NEAR(static_cast<double>(plan.compute_all_ns), 8 * 21000000 + 280000, 10000000);
   EXPECT_EQ(rig.store->computed(0, 0, 5).code(), Code::kInvalid);
   EXPECT_EQ(rig.store->computed(0, 5, 0).code(), Code::kInvalid);
   EXPECT_EQ(rig.store->plan(99, keys, {}).status().code(), Code::kNotFound);
