@@ -307,6 +307,11 @@ class KvStore:
         handle = self._handle()
         return json.loads(whole_text(lambda into, room: lib.neotier_kv_stats(handle, into, room)))
 
+    def prometheus(self) -> str:
+        """Counters and tenants; Engine.prometheus() has the tiers, and how long loads take."""
+        handle = self._handle()
+        return whole_text(lambda into, room: lib.neotier_kv_metrics(handle, 0, into, room))
+
     def close(self) -> None:
         """Ends its loads. The blocks stay in the engine. Nothing of it may be in use in another thread."""
         if self._kv is not None:

@@ -291,6 +291,9 @@ class Blocks(unittest.TestCase):
             self.assertEqual((load.blocks, load.plan.load, into), (8, 8, data))
         with session.load(keys, into) as load:
             self.assertIsNone(load.plan)
+        self.assertIn("neotier_kv_bypassed_blocks_total 8\n", store.prometheus())
+        self.assertIn('neotier_kv_tenant_blocks{tenant="a"} 8\n', store.prometheus())
+        self.assertIn('neotier_load_seconds_count{tier="dram"}', store._engine.prometheus())
         for wrong in ((0, 5), (5, 0)):
             with self.assertRaises(neotier.InvalidError):
                 store.computed(*wrong)

@@ -79,9 +79,10 @@ void daemon_figures(const json& before, const json& now, double seconds, Figures
   f.pins = count(engine, "pins");
   f.jobs = count(engine, "jobs");
   for (const json& t : at(engine, "tiers")) {
+    const json& load = at(t, "load");
     f.tiers.push_back({text(t, "name"), text(t, "kind"), text(t, "policy"), truth(t, "in_service"),
-                       truth(t, "stand_in"), number(t, "used_bytes"), number(t, "capacity_bytes"),
-                       count(t, "objects")});
+                       truth(t, "stand_in"), number(t, "used_bytes"), number(t, "capacity_bytes"), count(t, "objects"),
+                       count(load, "count"), number(load, "p50_ns"), number(load, "p99_ns")});
   }
   for (const json& l : at(engine, "links")) {
     const json& was = find(at(at(before, "engine"), "links"),

@@ -16,6 +16,8 @@ struct TierRow {
   bool in_service = true, stand_in = false;
   double used = 0, capacity = 0;  // bytes
   uint64_t objects = 0;
+  uint64_t loads = 0;  // since the daemon began: reads into a caller's memory
+  double load_p50_ns = 0, load_p99_ns = 0;
 };
 
 struct LinkRow {

@@ -126,6 +126,9 @@ void tiers(Lines& lines, const Figures& f, const Look& look) {
                     Style::kPlain});
     if (t.stand_in) line.push_back({"stand-in ", Style::kWarn});
     line.push_back({t.policy, Style::kDim});
+    if (t.loads > 0 && look.width > 110)
+      line.push_back(
+          {fmt::format("  loads {}, p99 {}", latency(t.load_p50_ns), latency(t.load_p99_ns)), Style::kPlain});
     lines.push_back(std::move(line));
   }
 }

@@ -25,6 +25,7 @@ nlohmann::json status(uint64_t hits, uint64_t misses, uint64_t bytes, int pid = 
            {"kind", "dram"},
            {"in_service", true},
            {"used_bytes", 3 << 20},
+           {"load", {{"count", 10}, {"p50_ns", 3000}, {"p99_ns", 1200000}}},
            {"capacity_bytes", 4 << 20}},
           {{"name", "ssd"}, {"kind", "ssd"}, {"in_service", false}, {"used_bytes", 0}, {"capacity_bytes", 1 << 30}}}},
         {"links",
@@ -131,6 +132,13 @@ TEST(TopRender, ShowsWhatMatters) {
                              "90.0 % hit", "50/s uses", "2.00MB/s", "payback, quota 4 MiB/s (100 % used)",
                              "device0 node 1 > 0  threshold 10  7 of 90 pages hot", "serving", "q quit"})
     EXPECT_NE(text.find(wanted), std::string::npos) << wanted << "\n" << text;
+}
+
+TEST(TopRender, AWideTerminalHasWhatLoadsTake) {
+  const Figures f = make_figures(sample(10, status(100, 50, 0)), sample(12, status(190, 60, 4000000)));
+  Look look;
+  look.width = 120;
+  EXPECT_NE(plain(render(f, History(), "/s", look)).find("loads 3.0 us, p99 1.2 ms"), std::string::npos);
 }
 
 TEST(TopRender, BarsAndSparklines) {

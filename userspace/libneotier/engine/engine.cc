@@ -329,12 +329,15 @@ Status Engine::read_now(const Key& key, uint64_t offset, std::span<std::byte> in
   const Extent extent = record.extent[record.tier(0) == *from ? 0 : 1];
   Status status;
   if (const std::byte* bytes = catalogue_.tier(*from).map(extent)) {
+    const uint64_t begin = clock_.now_ns();
     mover_.begin_read(*from, extent);
-    after_use(handle, clock_.now_ns());
+    after_use(handle, begin);
     lock.unlock();
     std::memcpy(into.data(), bytes + offset, into.size());
+    const uint64_t took = clock_.now_ns() - begin;
     lock.lock();
     mover_.end_read(*from, extent);
+    links_.at(*from, kHost).took.add(took);
     return status;
   }
   const auto ticket = std::make_shared<Ticket>();
@@ -410,12 +413,17 @@ void Engine::read_mapped(std::span<const Key> keys,
         held.push_back({i, *at, extent, bytes});
       }
     }
+    const uint64_t begin = clock_.now_ns();
     for (const Held& one : held) {
       read(one.index, one.bytes);
       done[one.index] = true;
     }
+    const uint64_t each = held.empty() ? 0 : (clock_.now_ns() - begin) / held.size();
     std::lock_guard lock(mutex_);
-    for (const Held& one : held) mover_.end_read(one.tier, one.extent);
+    for (const Held& one : held) {
+      mover_.end_read(one.tier, one.extent);
+      links_.at(one.tier, kHost).took.add(each);
+    }
   }
 }
 
@@ -441,6 +449,7 @@ Result<ObjectInfo> Engine::look_up(const Key& key) const {
 }
 
 size_t Engine::lookup_prefix(std::span<const Key> keys) const {
+  const uint64_t begin = clock_.now_ns();
   std::lock_guard lock(mutex_);
   size_t found = 0;
   for (const Key& key : keys) {
@@ -449,6 +458,7 @@ size_t Engine::lookup_prefix(std::span<const Key> keys) const {
     if (handle == kNoHandle || !catalogue_[handle].has_copy() || !readable(catalogue_[handle])) break;
     found++;
   }
+  lookups_.add(clock_.now_ns() - begin);
   return found;
 }
 

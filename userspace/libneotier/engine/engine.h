@@ -148,6 +148,7 @@ struct TierStatus {
   std::string policy;
   bool in_service = true;
   double read_bytes_per_s = 0, write_bytes_per_s = 0, read_latency_ns = 0, write_latency_ns = 0;
+  Histogram waited, took;  // of reads into the caller's memory, as in Link
 };
 
 struct LinkStatus {
@@ -163,6 +164,7 @@ struct EngineStatus {
   double overhead_bytes_per_object = 0;
   uint64_t sessions = 0, pins = 0, jobs = 0;
   uint64_t queued[kMoveClasses] = {};
+  Histogram lookups;  // of prefixes, waiting for the lock included
   Counters counters;
 };
 
@@ -306,6 +308,7 @@ class Engine {
   Usable usable_{};
   Catalogue catalogue_;
   Links links_;
+  mutable Histogram lookups_;
   Planner planner_;
   Mover mover_;
   Pins pins_;

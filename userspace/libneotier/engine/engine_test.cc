@@ -655,8 +655,36 @@ TEST(Engine, MetricsNameEveryCounterOnce) {
   }
   for (const std::string& family : families) EXPECT_NE(text.find("# HELP " + family + " "), std::string::npos);
   const auto json = to_json(status);
+  EXPECT_NE(text.find("neotier_load_seconds_bucket{tier=\"dram\",le=\"+Inf\"} 0\n"), std::string::npos);
   EXPECT_EQ(json["counters"]["puts"], 1);
   EXPECT_EQ(json["tiers"][0]["objects"], 1);
+}
+
+// What a caller waits for, by tier: queued reads with their wait, and copies of what the host can address.
+TEST(Engine, LoadsAreTimed) {
+  EngineRig rig = two_tiers();
+  PutOptions options;
+  for (uint64_t n = 0; n < 4; n++) {
+    options.tier = n % 2 ? "ssd" : "dram";
+    ASSERT_TRUE(rig.put(n, 1000, options));
+  }
+  for (uint64_t n = 0; n < 4; n++) EXPECT_TRUE(rig.holds(n, 1000));
+  std::vector<Key> keys{make_key(0), make_key(1), make_key(2)};
+  EXPECT_EQ(rig.engine->lookup_prefix(keys), 3u);
+  EngineStatus status = rig.engine->status();
+  EXPECT_EQ(status.tiers[0].took.count(), 2u);
+  EXPECT_EQ(status.tiers[1].took.count(), 2u);
+  EXPECT_EQ(status.tiers[0].waited.count(), 0u) << "copied at once";
+  EXPECT_EQ(status.tiers[1].waited.count(), 2u);
+  EXPECT_EQ(status.lookups.count(), 1u);
+  std::vector<bool> done(3);
+  rig.engine->read_mapped(
+      keys, [](size_t, const std::byte*) {}, done);
+  status = rig.engine->status();
+  EXPECT_EQ(status.tiers[0].took.count(), 4u);
+  EXPECT_EQ(to_json(status)["tiers"][1]["load"]["count"], 2);
+  EXPECT_EQ(to_json(status)["lookup"]["count"], 1);
+  EXPECT_NE(prometheus_text(status).find("neotier_load_wait_seconds_count{tier=\"ssd\"} 2\n"), std::string::npos);
 }
 
 // The whole engine under load: threads store, read, move, pin, cancel, remove while tiers fail and come back. Each

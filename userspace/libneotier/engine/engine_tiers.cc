@@ -300,6 +300,8 @@ EngineStatus Engine::status() const {
     t.write_bytes_per_s = write.bytes_per_s();
     t.read_latency_ns = read.latency_ns();
     t.write_latency_ns = write.latency_ns();
+    t.waited = read.waited;
+    t.took = read.took;
     s.tiers.push_back(std::move(t));
     add_link(id, kHost);
     add_link(kHost, id);
@@ -315,6 +317,7 @@ EngineStatus Engine::status() const {
   s.pins = pins_.pins();
   s.jobs = mover_.jobs();
   for (size_t i = 0; i < kMoveClasses; i++) s.queued[i] = mover_.queued(static_cast<MoveClass>(i));
+  s.lookups = lookups_;
   s.counters = counters_;
   return s;
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/histogram.h"
 #include "engine/index.h"
 #include "engine/time_model.h"
 
@@ -58,6 +59,9 @@ class Link {
   uint64_t ready_ns(uint64_t now_ns, uint64_t chunk) const;
 
   uint64_t transfers = 0, bytes = 0;  // completed
+  // Of reads into the caller's memory: from the call until the first byte is asked of the tier, and until all are
+  // there.
+  Histogram waited, took;
 
  private:
   static constexpr size_t kClasses = 8;

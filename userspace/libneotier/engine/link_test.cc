@@ -146,6 +146,32 @@ TEST(Link, ABatchWithoutEndIsCut) {
   EXPECT_NEAR(static_cast<double>(link.predict_batch_ns(64 * kMiB)), 256.0 * kMiB, 0.1 * 256 * kMiB);
 }
 
+TEST(Histogram, CountsByPowersOfTwo) {
+  Histogram h;
+  EXPECT_EQ(h.quantile_ns(0.5), 0u);
+  for (const uint64_t ns : {uint64_t{0}, uint64_t{1000}, uint64_t{1001}, uint64_t{2000}, uint64_t{2001}}) h.add(ns);
+  EXPECT_EQ(h.in(0), 2u);
+  EXPECT_EQ(h.in(1), 2u);
+  EXPECT_EQ(h.in(2), 1u);
+  EXPECT_EQ(h.count(), 5u);
+  EXPECT_EQ(h.sum_ns(), 6002u);
+  h.add(UINT64_MAX);
+  h.add(Histogram::end_ns(Histogram::kBuckets - 2) + 1);
+  EXPECT_EQ(h.in(Histogram::kBuckets - 1), 2u);
+  EXPECT_EQ(h.quantile_ns(1), Histogram::end_ns(Histogram::kBuckets - 1));
+}
+
+TEST(Histogram, QuantilesAreExactToTheirBucket) {
+  Histogram h;
+  h.add(3000, 90);
+  h.add(900000, 10);
+  EXPECT_GT(h.quantile_ns(0.5), 2000u);
+  EXPECT_LE(h.quantile_ns(0.5), 4000u);
+  EXPECT_LE(h.quantile_ns(0.9), 4000u);
+  EXPECT_GT(h.quantile_ns(0.91), 512000u);
+  EXPECT_LE(h.quantile_ns(1), 1024000u);
+}
+
 TEST(TimeModel, TellsTwoCostsApart) {
   TimeModel model(5000, 1, 0);  // true: 20000, 40
   for (int round = 0; round < 60; round++) {

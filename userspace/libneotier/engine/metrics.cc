@@ -81,8 +81,30 @@ std::string prometheus_text(const EngineStatus& s) {
   per_link("link_transfers_total", "counter", "completed and used for the link's estimate",
            [&](const LinkStatus& l) { return number(l.transfers); });
   per_link("link_bytes_total", "counter", "of those", [&](const LinkStatus& l) { return number(l.bytes); });
+  text.head("lookup_seconds", "histogram", "looking up a prefix, waiting for the engine included");
+  text.histogram("lookup_seconds", "", s.lookups);
+  const auto per_tier_times = [&](const char* name, const char* help, Histogram TierStatus::*which) {
+    text.head(name, "histogram", help);
+    for (const TierStatus& t : s.tiers)
+      text.histogram(name, fmt::format("tier=\"{}\"", PrometheusText::escaped(t.info.name)), t.*which);
+  };
+  per_tier_times("load_wait_seconds", "reads into the caller's memory that were queued: until the tier is asked",
+                 &TierStatus::waited);
+  per_tier_times("load_seconds", "reads into the caller's memory: until all bytes are there", &TierStatus::took);
   return text.take();
 }
+
+namespace {
+
+nlohmann::ordered_json times(const Histogram& h) {
+  return {{"count", h.count()},
+          {"mean_ns", h.count() ? h.sum_ns() / h.count() : 0},
+          {"p50_ns", h.quantile_ns(0.5)},
+          {"p90_ns", h.quantile_ns(0.9)},
+          {"p99_ns", h.quantile_ns(0.99)}};
+}
+
+}  // namespace
 
 nlohmann::ordered_json to_json(const EngineStatus& s) {
   nlohmann::ordered_json json;
@@ -108,8 +130,11 @@ nlohmann::ordered_json to_json(const EngineStatus& s) {
                              {"read_latency_ns", t.read_latency_ns},
                              {"read_bytes_per_s", t.read_bytes_per_s},
                              {"write_latency_ns", t.write_latency_ns},
-                             {"write_bytes_per_s", t.write_bytes_per_s}});
+                             {"write_bytes_per_s", t.write_bytes_per_s},
+                             {"load_wait", times(t.waited)},
+                             {"load", times(t.took)}});
   }
+  json["lookup"] = times(s.lookups);
   json["links"] = nlohmann::ordered_json::array();
   for (const LinkStatus& l : s.links) {
     json["links"].push_back({{"from", l.from},

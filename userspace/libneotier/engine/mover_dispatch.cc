@@ -27,7 +27,11 @@ Mover::LinkQueue& Mover::link_queue(TierId from, TierId to) { return queues_.fin
 void Mover::enqueue(Job* job) {
   job->queued = true;
   links_.at(job->from, job->to).queued(job->bytes);
-  if (job->to == kHost) links_.at(job->from, job->to).began(clock_.now_ns());
+  if (job->to == kHost) {
+    const uint64_t now = clock_.now_ns();
+    if (job->asked_ns == 0) job->asked_ns = now;
+    links_.at(job->from, job->to).began(now);
+  }
   link_queue(job->from, job->to).waiting[static_cast<size_t>(job->cls)].push_back(job);
   wake();
 }
@@ -265,7 +269,12 @@ void Mover::job_progressed(Job* job) {
   dequeue(job, !failed);
   if (!failed) {
     Link& link = links_.at(job->from, job->to);
-    if (!job->held && job->kind != JobKind::kFlush) link.observe(job->bytes, clock_.now_ns() - job->begun_ns);
+    const uint64_t now = clock_.now_ns();
+    if (!job->held && job->kind != JobKind::kFlush) link.observe(job->bytes, now - job->begun_ns);
+    if (job->kind == JobKind::kRead) {
+      link.waited.add(job->begun_ns - job->asked_ns);
+      link.took.add(now - job->asked_ns);
+    }
     return end(job, Status::ok());
   }
   if (!job->error.is_ok() && job->kind == JobKind::kRead && was_queued && read_elsewhere(job)) return;

@@ -47,6 +47,7 @@ struct Mover::Job : Linked<Job, OfAll>, Linked<Job, OfQueue> {
   uint32_t stalls = 0;   // rounds of evictions in a row that freed nothing
   uint64_t used_before = UINT64_MAX;
   uint64_t asked_at = UINT64_MAX;  // Mover::freed_ when it last asked for victims
+  uint64_t asked_ns = 0;           // when it first stood in a queue
   uint64_t begun_ns = 0;           // its first chunk's start
   Status error;
   LinkedList<Waiter, OfJob> waiters;

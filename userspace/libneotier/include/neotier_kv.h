@@ -153,6 +153,8 @@ NEOTIER_API int neotier_kv_store(neotier_kv *kv, uint64_t session, const struct 
 NEOTIER_API int64_t neotier_kv_events(neotier_kv *kv, struct neotier_kv_event *events, size_t max, uint64_t *lost);
 /* Counters, tenants, and each tier's policy and room, as JSON; as neotier_metrics(). */
 NEOTIER_API int64_t neotier_kv_stats(neotier_kv *kv, char *into, size_t bytes);
+/* The counters and tenants in one of neotier_metrics()' formats; what the tiers and loads take is in that one. */
+NEOTIER_API int64_t neotier_kv_metrics(neotier_kv *kv, uint32_t format, char *into, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -2,11 +2,14 @@
 // neotier_kv.h over kv/kv_store.h. No exception leaves it.
 #include "engine/c_api.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "kv/block_key.h"
 #include "kv/kv_store.h"
 #include "neotier_kv.h"
+#include "util/prometheus.h"
 
 using namespace neotier::c_api;
 using neotier::engine::Key;
@@ -50,29 +53,10 @@ neotier::kv::StoreOptions store_options(const neotier_kv_config& c) {
 
 nlohmann::json to_json(const neotier::kv::KvStore& store) {
   const neotier::kv::StoreCounters c = store.counters();
-  nlohmann::json json = {{"requests", c.requests},
-                         {"lookups", c.lookups},
-                         {"lookup_blocks", c.lookup_blocks},
-                         {"lookup_hits", c.lookup_hits},
-                         {"offered", c.offered},
-                         {"stored", c.stored},
-                         {"present", c.present},
-                         {"filtered", c.filtered},
-                         {"passed", c.passed},
-                         {"over_quota", c.over_quota},
-                         {"no_room", c.no_room},
-                         {"loads", c.loads},
-                         {"loaded_blocks", c.loaded_blocks},
-                         {"failed_blocks", c.failed_blocks},
-                         {"decided_all", c.decided_all},
-                         {"decided_part", c.decided_part},
-                         {"decided_none", c.decided_none},
-                         {"bypassed_blocks", c.bypassed_blocks},
-                         {"quota_evictions", c.quota_evictions},
-                         {"expired_sessions", c.expired_sessions},
-                         {"expired_blocks", c.expired_blocks},
-                         {"tiers", nlohmann::json::array()},
-                         {"tenants", nlohmann::json::array()}};
+  nlohmann::json json = {{"tiers", nlohmann::json::array()}, {"tenants", nlohmann::json::array()}};
+#define NEOTIER_COUNTER(name, help) json[#name] = c.name;
+  NEOTIER_KV_COUNTERS(NEOTIER_COUNTER)
+#undef NEOTIER_COUNTER
   for (const neotier::engine::TierStatus& tier : store.tiers()) {
     json["tiers"].push_back({{"name", tier.info.name},
                              {"policy", tier.policy},
@@ -88,6 +72,31 @@ nlohmann::json to_json(const neotier::kv::KvStore& store) {
                                {"blocks", tenant.blocks}});
   }
   return json;
+}
+
+std::string prometheus_text(const neotier::kv::KvStore& store) {
+  const neotier::kv::StoreCounters c = store.counters();
+  neotier::PrometheusText text;
+#define NEOTIER_COUNTER(name, help) text.one("kv_" #name "_total", "counter", help, c.name);
+  NEOTIER_KV_COUNTERS(NEOTIER_COUNTER)
+#undef NEOTIER_COUNTER
+  const auto label = [](const char* name, const std::string& value) {
+    return fmt::format("{}=\"{}\"", name, neotier::PrometheusText::escaped(value));
+  };
+  text.head("kv_tier_bypassed_blocks_total", "counter", "kv_bypassed_blocks by the tier that had them");
+  const auto tiers = store.tiers();
+  for (size_t i = 0; i < tiers.size(); i++)
+    text.value("kv_tier_bypassed_blocks_total", label("tier", tiers[i].info.name), c.bypassed_of_tier[i]);
+  const auto tenants = store.tenants();
+  const auto each = [&](const char* name, const char* help, uint64_t neotier::kv::TenantStatus::*which) {
+    text.head(name, "gauge", help);
+    for (const neotier::kv::TenantStatus& tenant : tenants)
+      text.value(name, label("tenant", tenant.name), tenant.*which);
+  };
+  each("kv_tenant_used_bytes", "bytes of the tenant's blocks", &neotier::kv::TenantStatus::used_bytes);
+  each("kv_tenant_quota_bytes", "bytes that it may have; 0: no limit", &neotier::kv::TenantStatus::quota_bytes);
+  each("kv_tenant_blocks", "its blocks", &neotier::kv::TenantStatus::blocks);
+  return text.take();
 }
 
 // `plan` is taken and given by as many bytes as the caller knows of.
@@ -311,9 +320,14 @@ int64_t neotier_kv_events(neotier_kv* kv, struct neotier_kv_event* events, size_
 }
 
 int64_t neotier_kv_stats(neotier_kv* kv, char* into, size_t bytes) {
+  return neotier_kv_metrics(kv, NEOTIER_JSON, into, bytes);
+}
+
+int64_t neotier_kv_metrics(neotier_kv* kv, uint32_t format, char* into, size_t bytes) {
   int64_t length = 0;
   const int code = guarded([&] {
-    const std::string text = to_json(kv->store).dump(2) + "\n";
+    if (format > NEOTIER_JSON) return fail(NEOTIER_EINVALID, "no such format of metrics");
+    const std::string text = format == NEOTIER_JSON ? to_json(kv->store).dump(2) + "\n" : prometheus_text(kv->store);
     length = static_cast<int64_t>(text.size());
     if (into) copy_text(into, bytes, text);
     return 0;

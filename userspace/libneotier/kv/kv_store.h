@@ -32,6 +32,7 @@
 #include "engine/engine.h"
 #include "engine/events.h"
 #include "engine/time_model.h"
+#include "kv/counters.h"
 #include "kv/load_plan.h"
 
 namespace neotier::kv {
@@ -61,18 +62,6 @@ struct StoreOptions {
   uint64_t lease_ms = 60000;             // pins of a Load end then, whatever became of its owner
   size_t events = 65536;                 // newest ones kept for take_events()
   const engine::Clock* clock = nullptr;  // of sessions; NULL: the steady one
-};
-
-struct StoreCounters {
-  uint64_t lookups = 0, lookup_blocks = 0, lookup_hits = 0;
-  uint64_t requests = 0;
-  uint64_t offered = 0, stored = 0, present = 0, filtered = 0, passed = 0, over_quota = 0, no_room = 0;
-  uint64_t loads = 0, loaded_blocks = 0, failed_blocks = 0;
-  // Of loads that were to decide: all, a part, or none of what was there was worth loading. bypassed_blocks: what was
-  // there and was left to be computed, by tier as well.
-  uint64_t decided_all = 0, decided_part = 0, decided_none = 0, bypassed_blocks = 0;
-  std::vector<uint64_t> bypassed_of_tier;
-  uint64_t quota_evictions = 0, expired_sessions = 0, expired_blocks = 0;
 };
 
 struct TenantStatus {
