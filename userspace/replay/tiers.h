@@ -37,9 +37,9 @@ struct Tier {
 
 // "dram=64G,cxl=256G,ssd=2T": sizes as in util/size.h, fastest first, names from default_links(). Then
 // `links`, "ssd=12:80" (GB/s:us), replaces a link's figures. Throws std::runtime_error with one line.
-// Also apart: links of tiers that are known otherwise. Throws std::runtime_error with one line.
-void parse_links(const std::string& links, std::vector<Tier>& tiers);
 std::vector<Tier> parse_tiers(const std::string& tiers, const std::string& links);
+// Only the latter, of tiers that are known otherwise.
+void parse_links(const std::string& links, std::vector<Tier>& tiers);
 
 // What is assumed where --link says nothing.
 struct LinkDefault {

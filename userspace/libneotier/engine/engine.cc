@@ -448,16 +448,25 @@ Result<ObjectInfo> Engine::look_up(const Key& key) const {
   return info;
 }
 
-size_t Engine::lookup_prefix(std::span<const Key> keys) const {
-  const uint64_t begin = clock_.now_ns();
-  std::lock_guard lock(mutex_);
+template <typename Each>
+size_t Engine::leading(std::span<const Key> keys, Each each) const {
   size_t found = 0;
   for (const Key& key : keys) {
     if (found % kLooksAtOnce == kLooksAtOnce - 1) mutex_.pass();
     const Handle handle = catalogue_.index().find(key);
-    if (handle == kNoHandle || !catalogue_[handle].has_copy() || !readable(catalogue_[handle])) break;
+    if (handle == kNoHandle || !catalogue_[handle].has_copy()) break;
+    const Result<TierId> at = readable(catalogue_[handle]);
+    if (!at) break;
+    each(*at);
     found++;
   }
+  return found;
+}
+
+size_t Engine::lookup_prefix(std::span<const Key> keys) const {
+  const uint64_t begin = clock_.now_ns();
+  std::lock_guard lock(mutex_);
+  const size_t found = leading(keys, [](TierId) {});
   lookups_.add(clock_.now_ns() - begin);
   return found;
 }
@@ -467,14 +476,7 @@ size_t Engine::read_sources(std::span<const Key> keys, std::vector<TierId>& from
   from.clear();
   from.reserve(keys.size());
   std::lock_guard lock(mutex_);
-  for (const Key& key : keys) {
-    if (from.size() % kLooksAtOnce == kLooksAtOnce - 1) mutex_.pass();
-    const Handle handle = catalogue_.index().find(key);
-    if (handle == kNoHandle || !catalogue_[handle].has_copy()) break;
-    const Result<TierId> at = readable(catalogue_[handle]);
-    if (!at) break;
-    from.push_back(*at);
-  }
+  const size_t found = leading(keys, [&](TierId at) { from.push_back(at); });
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
     const Link& link = links_.at(id, kHost);
     const uint64_t wait = link.predict_batch_ns(0);
@@ -483,7 +485,7 @@ size_t Engine::read_sources(std::span<const Key> keys, std::vector<TierId>& from
     prices[id] = {kind == TierKind::kDram || kind == TierKind::kCxl, wait,
                   static_cast<double>(link.predict_batch_ns(kMany) - wait) / kMany};
   }
-  return from.size();
+  return found;
 }
 
 Status Engine::remove(const Key& key) {

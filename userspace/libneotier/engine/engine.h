@@ -293,6 +293,9 @@ class Engine {
   void after_use(Handle handle, uint64_t now_ns);
   void plan_promotion(Handle handle, uint64_t now_ns, std::vector<Planned>& plan);
   Result<TierId> tier_by_name(const std::string& name) const;
+  // How many of the first keys are there, calling `each` with the tier that each would be read from. With the lock.
+  template <typename Each>
+  size_t leading(std::span<const Key> keys, Each each) const;
   // The copy to read, and its tier; kGone.
   Result<TierId> readable(const Record& record) const;
   // Waits for a ticket, stepping where there is no thread.

@@ -174,8 +174,7 @@ LoadPlan KvStore::make_plan(const Session& session, std::span<const Key> keys, u
                                : seen_cost_at(uint64_t{first_position} + i);
     if (i < found && cost == 0) sum = UINT64_MAX;
     if (sum != UINT64_MAX && __builtin_add_overflow(sum, cost, &sum)) sum = UINT64_MAX - 1;
-    if (i < found) rest[i] = sum;
-    if (i == found) rest[found] = sum;
+    if (i <= found) rest[i] = sum;
   }
   if (found == keys.size()) rest[found] = options.after_ns;
   return plan_load({from.data(), found}, tiers, rest, options_.layers, options);
