@@ -87,6 +87,16 @@ TEST(LoadPlan, WhatCannotBeComputedIsLoaded) {
   EXPECT_EQ(plan.compute_all_ns, kNever);
 }
 
+// Nor where computing what is left has no end that can be told.
+TEST(LoadPlan, WhatCannotBeComputedIsLoadedWhateverFollows) {
+  const std::vector<uint8_t> from(3, 0);
+  const PlanTier tier{0, 1000};
+  const std::vector<uint64_t> rest{kNever, kNever, kNever, kNever - 1};
+  const LoadPlan plan = plan_load(from, {&tier, 1}, rest, 1, {});
+  EXPECT_EQ(plan.load, 3u);
+  EXPECT_EQ(plan.load_all_ns, kNever);
+}
+
 TEST(LoadPlan, WithNothingThereAllIsComputed) {
   const std::vector<uint64_t> rest{700};
   const LoadPlan plan = plan_load({}, {}, rest, 4, {.overlap = true});
