@@ -58,7 +58,7 @@ if [ -w /sys/kernel/mm/numa/demotion_enabled ] && grep -q remove_migration_pte /
 	knob saved_ns 100
 	before=$(stat regret_ns)
 	demoted=$(vmstat pgdemote_kswapd)
-	line=$($content mb=16 cold=$(($(node_free_mb) + 16)) seconds=$((300 * NEOTIER_SLOW)) stop=3900 sleep turn)
+	line=$($content mb=16 cold=$(($(node_free_mb) + 16)) seconds=$((60 * NEOTIER_SLOW)) stop=3900 sleep turn)
 	if [ "$(vmstat pgdemote_kswapd)" = "$demoted" ]; then
 		skip "what kswapd has demoted and turns out hot costs" "this kernel's kswapd demotes nothing here"
 	elif [ "$(stat regret_ns)" -gt "$before" ]; then
