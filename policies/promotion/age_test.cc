@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr u64 kMs = 1'000'000, kWindow = 10 * kMs;
+constexpr u64 kMs = 1'000'000;
 constexpr auto kNone = NEOTIER_AGE_LOOK_NONE, kArm = NEOTIER_AGE_LOOK_ARM, kCheck = NEOTIER_AGE_LOOK_CHECK;
 
 struct Node {

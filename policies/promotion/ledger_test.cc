@@ -291,10 +291,10 @@ TEST(Ledger, EachPageDrawnHasTheSameChanceToBeAControl) {
     neotier_ledger_choose(&a.ledger, &one);
     drawn = a.ledger.drawn;
   }
-  EXPECT_NEAR(drawn, 40000 / 16, 400);
+  EXPECT_NEAR(drawn, 40000 / 16.0, 400);
   ASSERT_EQ(a.ledger.nr_controls, NEOTIER_LEDGER_CONTROLS);
   for (const neotier_ledger_control& control : a.ledger.controls) early += control.page < 20000;
-  EXPECT_NEAR(early, NEOTIER_LEDGER_CONTROLS / 2, 16);
+  EXPECT_NEAR(early, NEOTIER_LEDGER_CONTROLS / 2.0, 16);
 }
 
 // Any device, any clock: nothing overflows, and the balance stays within its bounds.

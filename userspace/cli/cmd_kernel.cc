@@ -43,7 +43,7 @@ void print_knobs(const std::vector<kernel::Value>& values) {
 
 // What a knob takes: a range, or the words that the policies and rooms of this build have.
 std::string taken(const kernel::Knob& knob) {
-  const std::string unit = knob.unit;
+  std::string unit = knob.unit;
   const std::vector<std::string> words = kernel::known_words(knob);
   if (!words.empty()) return fmt::format("{}", fmt::join(words, ", "));
   if (unit.empty() || unit == "start-end") return fmt::format("a list{}", unit.empty() ? "" : " of " + unit);

@@ -337,7 +337,7 @@ void each_command(const CLI::App& command, const std::function<void(const CLI::A
 
 // What a shell completes with, as data that bash and zsh share: a word after each command, a value after each option.
 std::string bash_completion(const CLI::App& root) {
-  const std::string name = root.get_name();
+  const std::string& name = root.get_name();
   std::string words, values, commands;
   each_command(root, [&](const CLI::App& command) {
     const std::string path = path_of(command);
@@ -457,7 +457,7 @@ std::string zsh_completion(const CLI::App& root) {
 }
 
 std::string fish_completion(const CLI::App& root) {
-  const std::string name = root.get_name();
+  const std::string& name = root.get_name();
   std::string out = fmt::format(
       "# fish completion of {0}; made from its own description of its command line\n"
       "# Whether the words so far, without options, are these.\n"

@@ -49,7 +49,7 @@ namespace {
 std::string see(const CLI::App& command) {
   std::string path = command.get_name();
   for (const CLI::App* parent = command.get_parent(); parent; parent = parent->get_parent())
-    path = parent->get_name() + " " + path;
+    path.insert(0, parent->get_name() + " ");
   return fmt::format("see `{} --help`", path);
 }
 

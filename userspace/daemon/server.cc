@@ -546,11 +546,13 @@ void Server::work_is_done(uint64_t now_ns) {
     }
     one->phase = Phase::kReply;  // nobody else has it any more
     give_turn(one->client->id, [&](Connection& c) {
+      // A request whose body has not come yet is refused where it failed, and not begun while the daemon ends.
+      const bool preparing = was == Phase::kPreparing, over = c.failed ? !preparing : preparing && draining_;
       if (was == Phase::kReceiving) {
         received_some(c, now_ns);
       } else if (was == Phase::kSending) {
         sent_some(c, now_ns);
-      } else if (c.gone || (c.failed && was != Phase::kPreparing)) {
+      } else if (c.gone || over) {
         close_connection(c);
       } else if (c.failed) {
         // What follows of this request cannot be taken, so the connection ends.
@@ -558,9 +560,7 @@ void Server::work_is_done(uint64_t now_ns) {
         Session::refuse(c.header, NEOTIER_ENOMEM, "neotierd is out of memory", c.reply);
         c.outcome.hang_up = true;
         answer(c, now_ns);
-      } else if (was == Phase::kPreparing && draining_) {
-        close_connection(c);
-      } else if (was == Phase::kPreparing) {
+      } else if (preparing) {
         expect_body(c, now_ns);
       } else if (was == Phase::kTidying) {
         next_request(c, now_ns);

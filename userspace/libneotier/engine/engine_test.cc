@@ -535,7 +535,7 @@ TEST(Engine, WhatComesBackMakesRoomAgain) {
   EngineRig rig = two_tiers(medium, knobs);
   fill(rig, 100, 200);
   size_t there = 0;
-  for (uint64_t n = 100; n < 200; n++) there += rig.where(n) != "";
+  for (uint64_t n = 100; n < 200; n++) there += !rig.where(n).empty();
   EXPECT_GE(there, 64u);
   EXPECT_EQ(rig.counters().full_refusals, 0u);
 }
