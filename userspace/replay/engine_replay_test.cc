@@ -199,13 +199,20 @@ struct Served {
   uint64_t blocks = 0, prefix = 0;
 };
 
-// One request, as a connector serves it: looked up, what is there loaded, all stored.
+// One request at a time, as a connector serves it: looked up, what is there loaded, all stored.
 class Caller {
  public:
   Caller(Server& server, const KvTrace& trace)
       : server_(server), trace_(trace), session_(*server.store->open_session(server.tenant, 0)) {}
 
   Served serve(const KvRequest& r, std::string& wrong) {
+    const Served served = begin(r, wrong);
+    finish(wrong);
+    return served;
+  }
+
+  // What comes before the prefill.
+  Served begin(const KvRequest& r, std::string& wrong) {
     keys_.clear();
     costs_.clear();
     for (uint32_t k = 0; k < r.blocks; k++) {
@@ -230,11 +237,15 @@ class Caller {
         if (std::memcmp(into_[k], keys_[k].bytes, sizeof keys_[k].bytes) != 0) wrong = "other bytes";
       }
     }
+    return served;
+  }
+
+  // What comes after it.
+  void finish(std::string& wrong) {
     for (size_t k = 0; k < keys_.size(); k++) std::memcpy(into_[k], keys_[k].bytes, sizeof keys_[k].bytes);
     const std::vector<const std::byte*> from(into_.begin(), into_.end());
     const kv::StoreResult stored = server_.store->store(session_, keys_, from);
     if (!stored.status) wrong = stored.status.what();
-    return served;
   }
 
  private:
@@ -320,6 +331,8 @@ INSTANTIATE_TEST_SUITE_P(Long, EngineIsReplay,
                                            Case{"reuse-probability", 5000}, Case{"reuse-probability", 20000}),
                          name_of);
 
+constexpr size_t kCallers = 8;
+
 // Eight requests of a trace under way at a time, as a server schedules them: none begins before the eighth before it
 // has ended, however long the machine makes one of them wait.
 class InOrder {
@@ -329,7 +342,7 @@ class InOrder {
   size_t begin() {
     std::unique_lock lock(mutex_);
     const size_t mine = next_++;
-    changed_.wait(lock, [&] { return mine < all_ended_ + 8 || mine >= ended_.size(); });
+    changed_.wait(lock, [&] { return mine < all_ended_ + kCallers || mine >= ended_.size(); });
     return mine;
   }
   void end(size_t request) {
@@ -346,19 +359,23 @@ class InOrder {
   size_t next_ = 0, all_ended_ = 0;
 };
 
-class EightCallers : public ::testing::TestWithParam<Case> {};
+struct Rates {
+  double hits = 0, prefix = 0;
+};
 
-TEST_P(EightCallers, HitAsOftenAsTheReplay) {
-  CONVERSATION_OR_SKIP();
-  const Case c = GetParam();
-  const KvResult expected = replay(trace, placement::find_policy(c.policy, NEOTIER_KV), options_for(c.blocks));
+Rates rates_of(const KvTrace& trace, uint64_t hits, uint64_t prefix) {
+  const auto refs = static_cast<double>(trace.blocks.size());
+  return {static_cast<double>(hits) / refs, static_cast<double>(prefix) / refs};
+}
+
+// The whole trace, by threads of their own. The machine decides how they mix, so no two runs are alike.
+Rates eight_threads(const KvTrace& trace, const Case& c, std::string& wrong) {
   Server server(trace, c.blocks, placement::find_policy(c.policy, NEOTIER_KV));
   InOrder order(trace.requests.size());
   std::atomic<uint64_t> hits{0}, prefix{0};
   std::mutex mutex;
-  std::string wrong;
   std::vector<std::thread> callers;
-  for (int n = 0; n < 8; n++) {
+  for (size_t n = 0; n < kCallers; n++) {
     callers.emplace_back([&] {
       Caller caller(server, trace);
       std::string mine;
@@ -373,13 +390,59 @@ TEST_P(EightCallers, HitAsOftenAsTheReplay) {
     });
   }
   for (std::thread& caller : callers) caller.join();
-  EXPECT_EQ(wrong, "");
-  const auto refs = static_cast<double>(trace.blocks.size());
-  std::printf("%s, %llu blocks, eight callers: hit rate %.4f, the replay's %.4f; prefixes %.4f, %.4f\n", c.policy,
-              static_cast<unsigned long long>(c.blocks), static_cast<double>(hits) / refs, expected.hit_rate(),
-              static_cast<double>(prefix) / refs, expected.prefix_hit_rate());
-  EXPECT_NEAR(static_cast<double>(hits) / refs, expected.hit_rate(), .005);
-  EXPECT_NEAR(static_cast<double>(prefix) / refs, expected.prefix_hit_rate(), .005);
+  if (const uint64_t pins = server.engine->status().pins; pins != 0) wrong = std::to_string(pins) + " pins are left";
+  return rates_of(trace, hits, prefix);
+}
+
+class EightCallers : public ::testing::TestWithParam<Case> {};
+
+TEST_P(EightCallers, HitAsOftenAsTheReplay) {
+  CONVERSATION_OR_SKIP();
+  const Case c = GetParam();
+  const KvResult expected = replay(trace, placement::find_policy(c.policy, NEOTIER_KV), options_for(c.blocks));
+  // One run's rates stray by some .002 with the threads' order; what eight callers cost is the mean of several.
+  constexpr int kRuns = 5;
+  Rates mean;
+  std::string wrong;
+  for (int run = 0; run < kRuns; run++) {
+    const Rates got = eight_threads(trace, c, wrong);
+    ASSERT_EQ(wrong, "");
+    std::printf("%s, %llu blocks, eight callers: hit rate %.4f, the replay's %.4f; prefixes %.4f, %.4f\n", c.policy,
+                static_cast<unsigned long long>(c.blocks), got.hits, expected.hit_rate(), got.prefix,
+                expected.prefix_hit_rate());
+    mean.hits += got.hits / kRuns;
+    mean.prefix += got.prefix / kRuns;
+  }
+  EXPECT_NEAR(mean.hits, expected.hit_rate(), .005);
+  EXPECT_NEAR(mean.prefix, expected.prefix_hit_rate(), .005);
+}
+
+// The same without the machine's part in it: eight requests under way, each looked up before those before it are
+// stored, by one thread.
+TEST_P(EightCallers, LateByEightRequestsTheyStillHitAsOften) {
+  CONVERSATION_OR_SKIP();
+  const Case c = GetParam();
+  const KvResult expected = replay(trace, placement::find_policy(c.policy, NEOTIER_KV), options_for(c.blocks));
+  Server server(trace, c.blocks, placement::find_policy(c.policy, NEOTIER_KV));
+  std::vector<Caller> callers;
+  for (size_t n = 0; n < kCallers; n++) callers.emplace_back(server, trace);
+  std::string wrong;
+  uint64_t hits = 0, prefix = 0;
+  for (size_t i = 0; i < trace.requests.size() + kCallers; i++) {
+    Caller& caller = callers[i % kCallers];
+    if (i >= kCallers) caller.finish(wrong);
+    if (i >= trace.requests.size()) continue;
+    const Served served = caller.begin(trace.requests[i], wrong);
+    hits += served.blocks;
+    prefix += served.prefix;
+  }
+  ASSERT_EQ(wrong, "");
+  const Rates got = rates_of(trace, hits, prefix);
+  std::printf("%s, %llu blocks, late by eight: hit rate %.4f, the replay's %.4f; prefixes %.4f, %.4f\n", c.policy,
+              static_cast<unsigned long long>(c.blocks), got.hits, expected.hit_rate(), got.prefix,
+              expected.prefix_hit_rate());
+  EXPECT_NEAR(got.hits, expected.hit_rate(), .002);
+  EXPECT_NEAR(got.prefix, expected.prefix_hit_rate(), .002);
   EXPECT_EQ(server.engine->status().pins, 0u);
 }
 
