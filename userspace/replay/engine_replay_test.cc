@@ -414,7 +414,9 @@ TEST_P(EightCallers, HitAsOftenAsTheReplay) {
     mean.prefix += got.prefix / kRuns;
   }
   EXPECT_NEAR(mean.hits, expected.hit_rate(), .005);
-  EXPECT_NEAR(mean.prefix, expected.prefix_hit_rate(), .005);
+  // What is being copied has its place already and serves nobody yet: some 100 blocks of the 10,000, and a prefix
+  // ends where one is missing.
+  EXPECT_NEAR(mean.prefix, expected.prefix_hit_rate(), .0075);
 }
 
 // The same without the machine's part in it: eight requests under way, each looked up before those before it are
