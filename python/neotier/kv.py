@@ -92,7 +92,7 @@ class Pages:
         for number in numbers:
             if not 0 <= number < self.nr:
                 raise IndexError(f"piece {number} of {self.nr}")
-        return Pieces(self, [self._base + number * self.stride for number in numbers])
+        return Pieces([self._base + number * self.stride for number in numbers], self.stride, self)
 
     def release(self) -> None:
         """The buffer may go. No piece of it may be in use."""
@@ -102,10 +102,12 @@ class Pages:
 
 @dataclass(frozen=True)
 class Pieces:
-    """What load() and store() take in the place of buffers."""
+    """What load() and store() take in the place of buffers: addresses of `stride` bytes each, in memory that lives as long as owner
+    does."""
 
-    pages: Pages
     addresses: list[int]
+    stride: int
+    owner: Any
 
     def __len__(self) -> int:
         return len(self.addresses)
@@ -255,8 +257,8 @@ class KvStore:
         if len(buffers) != nr * self.layers:
             raise ValueError(f"{len(buffers)} buffers for {nr} blocks of {self.layers} layers")
         if isinstance(buffers, Pieces):
-            if buffers.pages.stride < self.layer_bytes:
-                raise ValueError(f"pieces of {buffers.pages.stride} bytes; a block's layer has {self.layer_bytes}")
+            if buffers.stride < self.layer_bytes:
+                raise ValueError(f"pieces of {buffers.stride} bytes; a block's layer has {self.layer_bytes}")
             return ffi.cast("void **", ffi.from_buffer(addresses := array("Q", buffers.addresses))), (buffers, addresses)
         held = [ffi.from_buffer(buffer, require_writable=writable) for buffer in buffers]
         for buffer in held:

@@ -22,6 +22,7 @@ from typing import Any
 
 from .. import CompletionQueue, Engine, KvStore, NeoTierError, Pages
 from ..kv import WRITES, KvSession, Load
+from ..sparing import SparingLog
 from . import names
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class NeoTier(names.SecondaryTierManager):
         self._idle = threading.Condition(self._lock)
         self._jobs = 0
         self._ended: deque[_Job] = deque()
-        self._said, self._unsaid = -10.0, 0
+        self._log = SparingLog(logger, f"secondary tier '{tier_type}'")
         self._pinned = 0  # chunks of stores that have not ended; the scheduler's
         self._closed = False
         self.counters = dict.fromkeys(("stored", "present", "passed", "dropped", "loaded", "failed"), 0)
@@ -352,19 +353,10 @@ class NeoTier(names.SecondaryTierManager):
         try:
             work(what)
         except Exception as error:
-            self._warn(f"{type(error).__name__}: {error}")
+            self._log.warn(f"{type(error).__name__}: {error}")
             if isinstance(what, _Job) and work != self._close_loads:
                 what.success = False
                 self._end(what)
-
-    def _warn(self, text: str) -> None:
-        """A medium that fails does so for every chunk: one line in ten seconds."""
-        self._unsaid += 1
-        now = time.monotonic()
-        if now - self._said >= 10:
-            logger.warning("secondary tier '%s': %s%s", self.tier_type, text,
-                           f" (and {self._unsaid - 1} others since the last line)" if self._unsaid > 1 else "")
-            self._said, self._unsaid = now, 0
 
     def _end(self, job: _Job) -> None:
         with self._idle:
@@ -431,7 +423,7 @@ class NeoTier(names.SecondaryTierManager):
             try:
                 load.wait(0)
             except NeoTierError as error:
-                self._warn(f"{error}; {len(run.keys) - load.good} of {len(run.keys)} chunks are computed anew")
+                self._log.warn(f"{error}; {len(run.keys) - load.good} of {len(run.keys)} chunks are computed anew")
             job.good += run.keys[:load.good]
         self._end(job)
 
