@@ -632,9 +632,9 @@ Status Engine::flush() {
   });
 }
 
-uint64_t Engine::take_events(size_t max, std::vector<ObjectEvent>& out) {
+uint64_t Engine::take_events(EventCursor& reader, size_t max, std::vector<ObjectEvent>& out) {
   std::lock_guard lock(mutex_);
-  return catalogue_.events().take(max, out);
+  return catalogue_.events().take(reader, max, out);
 }
 
 Result<Decision> Engine::decide(const Key& key, const std::string& tier, uint64_t compute_queue_ns, uint64_t cpu_ns) {

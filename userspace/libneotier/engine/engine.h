@@ -38,7 +38,7 @@ namespace neotier::engine {
 struct EngineConfig {
   size_t max_objects = 1 << 20;  // 1 .. 2^32 - 2, those remembered included; memory is taken as they come
   size_t history = 0;            // objects remembered after they left, for the policies: Catalogue has the default
-  size_t events = 0;             // newest events kept for take_events(); 0: none
+  size_t events = 0;             // newest events kept for take_events(), for all readers; 0: none
   bool discard = false;          // PutOptions::discard of every put
   uint64_t seed = 0;             // of the index's hash and of policies; 0: random
   Knobs knobs;
@@ -241,8 +241,9 @@ class Engine {
 
   EngineStatus status() const;
   bool keeps_events() const { return config_.events > 0; }
-  // Appends up to `max` events since the last call, oldest first. Returns how many came in between and are lost.
-  uint64_t take_events(size_t max, std::vector<ObjectEvent>& out);
+  // Appends up to `max` events that the reader has not seen, oldest first. Returns how many came before them and are
+  // lost. Readers do not take each other's.
+  uint64_t take_events(EventCursor& reader, size_t max, std::vector<ObjectEvent>& out);
 
   // Without a thread: does what can be done now, returns when to call again (clock's time).
   uint64_t step();

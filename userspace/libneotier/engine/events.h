@@ -2,9 +2,9 @@
 // What became of objects, for those who keep something of their own about them: routers, quotas, mirrors.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "engine/tier.h"
@@ -23,34 +23,33 @@ struct ObjectEvent {
   uint8_t tier = 0;  // TierId; of kForgotten: meaningless
 };
 
-// The newest `capacity` events that nobody has taken. Thread safety: none; the engine's lock.
+// How far one reader has come. Each has its own, so that no reader takes another's events.
+struct EventCursor {
+  uint64_t next = 0;
+};
+
+// The newest `capacity` events. Thread safety: none; the engine's lock.
 class EventRing {
  public:
   explicit EventRing(size_t capacity) : ring_(capacity) {}
 
   void push(const Key& key, EventKind kind, uint8_t tier) {
-    if (ring_.empty()) return;
-    if (size_ == ring_.size()) {
-      first_ = (first_ + 1) % ring_.size();
-      size_--;
-      lost_++;
-    }
-    ring_[(first_ + size_++) % ring_.size()] = {key, kind, tier};
+    if (!ring_.empty()) ring_[pushed_++ % ring_.size()] = {key, kind, tier};
   }
 
-  // Appends up to `max` events, oldest first. Returns how many were overwritten since the last call.
-  uint64_t take(size_t max, std::vector<ObjectEvent>& out) {
-    for (; max > 0 && size_ > 0; max--, size_--) {
-      out.push_back(ring_[first_]);
-      first_ = (first_ + 1) % ring_.size();
-    }
-    return std::exchange(lost_, 0);
+  // Appends up to `max` events that the reader has not seen, oldest first. Returns how many before them were
+  // overwritten.
+  uint64_t take(EventCursor& reader, size_t max, std::vector<ObjectEvent>& out) const {
+    const uint64_t oldest = pushed_ - std::min<uint64_t>(pushed_, ring_.size());
+    const uint64_t lost = oldest - std::min(oldest, reader.next);
+    for (reader.next += lost; max > 0 && reader.next < pushed_; max--)
+      out.push_back(ring_[reader.next++ % ring_.size()]);
+    return lost;
   }
 
  private:
   std::vector<ObjectEvent> ring_;
-  size_t first_ = 0, size_ = 0;
-  uint64_t lost_ = 0;
+  uint64_t pushed_ = 0;
 };
 
 }  // namespace neotier::engine

@@ -115,7 +115,7 @@ KvStore::Session* KvStore::find(SessionId session) {
 // The engine discards and recovers objects by itself; its events say what.
 void KvStore::follow_engine() {
   taken_.clear();
-  const uint64_t lost = engine_.take_events(SIZE_MAX, taken_);
+  const uint64_t lost = engine_.take_events(engine_events_, SIZE_MAX, taken_);
   for (const engine::ObjectEvent& event : taken_) {
     if (event.kind != engine::EventKind::kForgotten) continue;
     // It may have been stored again since.
@@ -678,7 +678,7 @@ uint64_t KvStore::take_events(size_t max, std::vector<StoreEvent>& out) {
   std::lock_guard lock(mutex_);
   follow_engine();
   std::vector<engine::ObjectEvent> taken;
-  lost_events_ += events_.take(max, taken);
+  lost_events_ += events_.take(told_events_, max, taken);
   for (const engine::ObjectEvent& event : taken) {
     out.push_back({event.key, event.kind,
                    event.kind != engine::EventKind::kForgotten && event.tier < tier_names_.size()

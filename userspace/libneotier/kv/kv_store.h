@@ -274,7 +274,9 @@ class KvStore {
   std::list<std::pair<engine::Key, uint32_t>> offers_;
   std::unordered_map<engine::Key, std::list<std::pair<engine::Key, uint32_t>>::iterator, KeyHash> offer_of_;
   std::vector<engine::ObjectEvent> taken_;  // scratch
+  engine::EventCursor engine_events_;       // seen of the engine's
   engine::EventRing events_;
+  engine::EventCursor told_events_;  // of those, to take_events()'s caller
   uint64_t lost_events_ = 0;
   // Of computing: x is blocks, y the sum of their positions. Empty: nothing was seen, and no cost is configured.
   std::optional<engine::TimeModel> compute_;

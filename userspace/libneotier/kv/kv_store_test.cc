@@ -527,6 +527,41 @@ TEST(KvStore, EventsTellRouters) {
   EXPECT_TRUE(events.empty());
 }
 
+// Pools of a hybrid model have a store each, on one engine.
+TEST(KvStore, StoresOfOneEngineTakeNoEventsFromEachOther) {
+  Rig rig;
+  StoreOptions options = small();
+  options.clock = &rig.clock;
+  KvStore other(*rig.engine, options);
+  const TenantId tenant = other.tenant("t", 0);
+  const SessionId session = *other.open_session(tenant, 0);
+  Cache cache(2);
+  cache.fill(100);
+  for (int round = 0; round < 2; round++) {
+    rig.put(0, 2);
+    ASSERT_TRUE(other.store(session, block_keys(100, 2), cache.from()).status.is_ok());
+    // Whichever looks first.
+    for (KvStore* first : {rig.store.get(), &other}) {
+      const uint64_t gone = first == &other ? 0 : 1;
+      ASSERT_TRUE(rig.engine->remove(make_key(gone)).is_ok());
+      ASSERT_TRUE(rig.engine->remove(make_key(100 + gone)).is_ok());
+      first->tick();
+      rig.store->tick();
+      other.tick();
+    }
+    for (const KvStore* store : {rig.store.get(), &other}) {
+      const auto tenants = store->tenants();
+      ASSERT_EQ(tenants.size(), 1u);
+      EXPECT_EQ(tenants[0].used_bytes, 0u) << (store == &other ? "the second" : "the first");
+    }
+  }
+  for (KvStore* store : {rig.store.get(), &other}) {
+    std::vector<StoreEvent> events;
+    EXPECT_EQ(store->take_events(SIZE_MAX, events), 0u);
+    EXPECT_EQ(events.size(), 24u) << "each router is told of all";
+  }
+}
+
 TEST(KvStore, LostEventsAreToldAndMadeUpFor) {
   StoreOptions options = small();
   options.events = 3;
