@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NeoTier for Python: objects over GPU, DRAM, CXL and SSD tiers (Engine), KV blocks on them (KvStore), and what serving engines load
-by name (neotier.vllm, neotier.sglang)."""
+by name (neotier.vllm, neotier.sglang, neotier.lmcache)."""
 from .engine import CompletionQueue, Decision, Engine, ObjectInfo, Pin, Session, Ticket
 from .errors import (BusyError, CancelledError, CorruptError, ExistsError, FullError, GoneError, InvalidError, IoError, NeoTierError,
                      NoMemoryError, NotFoundError, TimeoutError, UnsupportedError)

@@ -29,6 +29,7 @@ except ImportError as error:
 
 from . import Engine, FullError, KvStore, NeoTierError, NotFoundError, PlanOptions
 from .kv import WRITES, Pieces
+from .settings import setting
 from .sparing import SparingLog
 
 logger = logging.getLogger(__name__)
@@ -36,16 +37,6 @@ logger = logging.getLogger(__name__)
 _GENERATION = hashlib.blake2b(b"neotier.sglang generation", digest_size=16).digest()
 _MOST_PIECES = 4096  # of a page
 _Answer = TypeVar("_Answer")
-
-
-def _setting(extra: dict[str, Any], name: str, default: Any, kind: type, least: float = 0) -> Any:
-    given = extra.get(name, default)
-    wanted = (int, float) if kind is float else kind
-    if not isinstance(given, wanted) or isinstance(given, bool) != (kind is bool):
-        raise ValueError(f"neotier.sglang: {name} is {given!r}; it wants {'true or false' if kind is bool else kind.__name__}")
-    if kind in (int, float) and given < least:
-        raise ValueError(f"neotier.sglang: {name} is {given}; at least {least}")
-    return kind(given)
 
 
 @dataclass
@@ -86,7 +77,8 @@ class NeoTierStorage(HiCacheStorage):
             raise ValueError('neotier.sglang: tiers is missing; write for example "tiers": "ssd=200G:file=/var/cache/neotier-{rank}"')
         if not extra.get("interface_v1"):
             raise ValueError('neotier.sglang: write "interface_v1": 1 beside class_name; without it SGLang copies each page twice')
-        self._write = _setting(extra, "write", "selective", str)
+        given = lambda name, default, kind, least=0: setting("neotier.sglang", extra, name, default, kind, least)  # noqa: E731
+        self._write = given("write", "selective", str)
         if self._write not in WRITES:  # before the SSD tier's file is made
             raise ValueError(f"neotier.sglang: write is {', '.join(WRITES)}, not '{self._write}'")
         if config.is_mla_model and config.tp_size > 1:
@@ -94,11 +86,11 @@ class NeoTierStorage(HiCacheStorage):
         rank = "-".join(str(n) for n in (config.dp_rank, config.pp_rank, config.attn_cp_rank, config.tp_rank))
         if config.tp_size * config.pp_size * config.attn_cp_size > 1 and "ssd=" in tiers and "{rank}" not in tiers:
             raise ValueError("neotier.sglang: ranks cannot share the SSD tier's file; write {rank} in its name")
-        self._tokens_per_s = _setting(extra, "prefill_tokens_per_s", 10000, float, 1)
-        self._timeout = _setting(extra, "timeout_s", 30, float, .001)
-        self._decide = _setting(extra, "decide", False, bool)
-        self._store_after = _setting(extra, "store_after", 1, int, 1)
-        limits = _setting(extra, "max_objects", 0, int), _setting(extra, "seed", 0, int)
+        self._tokens_per_s = given("prefill_tokens_per_s", 10000, float, 1)
+        self._timeout = given("timeout_s", 30, float, .001)
+        self._decide = given("decide", False, bool)
+        self._store_after = given("store_after", 1, int, 1)
+        limits = given("max_objects", 0, int), given("seed", 0, int)
         self._identity = {"engine": "sglang", "model": config.model_name, "rank": rank,
                           "split": [config.tp_size, config.pp_size, config.attn_cp_size]}
         self._pools: dict[str, _Pool] = {}

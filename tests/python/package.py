@@ -5,17 +5,22 @@ without them as it was installed."""
 import array
 import asyncio
 import gc
+import logging
 import os
 import select
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import neotier  # noqa: E402
 import tap  # noqa: E402
+
+from neotier.settings import setting  # noqa: E402
+from neotier.sparing import SparingLog  # noqa: E402
 
 MIB = 1 << 20
 
@@ -370,6 +375,31 @@ class Blocks(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "the store is closed"):
             session.request(keys)
         load.close()
+
+
+class Plugged(unittest.TestCase):
+    """What connectors have in common; they themselves are tested in their engines' packages (tests/engines)."""
+
+    def test_settings(self):
+        """a setting of an engine's configuration: its default, its kind, its least value"""
+        given = {"a": 2, "b": True, "c": "x", "d": 0.5, "e": None}
+        self.assertEqual([setting("w", given, *rest) for rest in (
+            ("z", 7, int), ("a", 7, int), ("a", 7, float), ("b", False, bool), ("c", "", str), ("d", 1, float, 0.5))], [7, 2, 2.0, True, "x", 0.5])
+        for name, kind, least, words in (("b", int, 0, "w: b is True; it wants int"), ("a", bool, 0, "w: a is 2; it wants true or false"),
+                                         ("c", float, 0, "w: c is 'x'; it wants float"), ("a", int, 3, "w: a is 2; at least 3"),
+                                         ("e", str, 0, "w: e is None; it wants str"), ("d", int, 0, "w: d is 0.5; it wants int")):
+            with self.assertRaisesRegex(ValueError, f"^{words}$"):
+                setting("w", given, name, kind(), kind, least)
+
+    def test_sparing_log(self):
+        """one warning in so many seconds, which says how many others there were"""
+        log = SparingLog(logging.getLogger("neotier.test"), "here", 0.2)
+        with self.assertLogs("neotier.test") as said:
+            for _ in range(3):
+                log.warn("no disk")
+            time.sleep(0.3)
+            log.warn("no disk")
+        self.assertEqual([record.getMessage() for record in said.records], ["here: no disk", "here: no disk (and 2 others since the last line)"])
 
 
 if __name__ == "__main__":
