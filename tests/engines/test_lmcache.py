@@ -24,7 +24,6 @@ from neotier.kv import KvSession  # noqa: E402
 
 REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "10000"))  # of the long test
 TRACE = int(os.environ.get("ENGINE_TRACE", "4000"))  # of the shared trace
-KIB = 1024
 
 
 def chat(nr, conversations=40, seed=1, most=40):
@@ -367,7 +366,8 @@ class Trace(Base):
             self.skipTest("the shared conversation trace is not there")
         found = {}
         for name in ("hazard", "lru"):
-            server = self.server(f"dram=3000K:policy={name}:object=1K", settings={"seed": 1}, object_bytes=KIB, l1_bytes=4096 * 256)
+            # 4 KiB an object: less would take as much of a tier, and of L1.
+            server = self.server(f"dram=12000K:policy={name}:object=4K", settings={"seed": 1}, object_bytes=4096, l1_bytes=4096 * 256)
             for blocks in requests[:TRACE]:
                 server.serve(blocks)
             found[name] = server.found / server.asked

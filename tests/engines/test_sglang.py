@@ -411,15 +411,15 @@ class Trace(Base):
         requests = host.conversation()
         if requests is None:
             self.skipTest("the shared conversation trace is not there")
-        small = {"layers": 1, "heads": 1, "head": 16}  # 1 KiB a page
+        small = {"layers": 1, "heads": 2, "head": 32}  # 4 KiB a page: less would take as much of a tier
         room, found = 3000, {}
         for name in ("hazard", "lru", "file"):
             if name == "file":
-                given = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": self.folder, "SGLANG_HICACHE_FILE_BACKEND_MAX_SIZE": str(room * 1024)}
+                given = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": self.folder, "SGLANG_HICACHE_FILE_BACKEND_MAX_SIZE": str(room * 4096)}
                 with mock.patch.dict(os.environ, given):
                     server = host.Server({}, pages=256, backend="file", **small)
             else:
-                server = host.Server({"tiers": f"dram={room}K:policy={name}:object=1K", "seed": 1}, pages=256, **small)
+                server = host.Server({"tiers": f"dram={4 * room}K:policy={name}:object=4K", "seed": 1}, pages=256, **small)
             self.addCleanup(server.close)
             for blocks in requests[:TRACE]:
                 server.serve(blocks)
