@@ -60,10 +60,7 @@ keeps() {
 keeps "cold memory that is bound to the node stays" kept_mempolicy filler=bind
 keeps "cold memory that prefers the node stays" kept_mempolicy filler=prefer
 keeps "pinned cold memory stays" kept_pinned filler=pin
-# The child shares the hot pages as well: they stay, so that they do not use up what room there is.
-knob headroom_pages 16384
 keeps "cold memory shared with a forked child stays" kept_shared filler=shared
-knob headroom_pages 0
 knob exclude_nodes 0
 before=$(stat promoted)
 line=$($content mb=16 cold="$(full)" seconds=3 sleep)
