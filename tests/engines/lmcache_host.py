@@ -2,9 +2,7 @@
 """The part of LMCache that an L2 adapter meets: its own StorageManager (MP mode) with its controllers' threads, with no model and no
 GPU. An object's bytes follow from its key, so that each byte that comes back can be checked."""
 import hashlib
-import json
 import logging
-import os
 import time
 
 import numpy as np
@@ -15,19 +13,6 @@ from lmcache.v1.distributed.l2_adapters.config import L2AdaptersConfig, get_l2_a
 from lmcache.v1.distributed.storage_manager import StorageManager
 
 MODULE = "neotier.lmcache"
-
-
-def data_folder():
-    return os.environ.get("NEOTIER_DATA") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "shared", "data")
-
-
-def conversation():
-    """[[block]] of the shared trace, or None."""
-    path = os.path.join(data_folder(), "mooncake", "conversation_trace.jsonl")
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="ascii") as file:
-        return [json.loads(line)["hash_ids"] for line in file]
 
 
 def key(block, model="a/model", rank=0, group=0, salt=""):

@@ -3,9 +3,7 @@
 drives them, with no model and no GPU. A page's bytes follow from its hash, so that each byte that comes back can be checked."""
 import collections
 import contextlib
-import json
 import logging
-import os
 import queue
 import threading
 import time
@@ -21,19 +19,6 @@ from sglang.srt.runtime_context import get_parallel
 
 TOKENS = 16  # of a page
 MODULE = "neotier.sglang"
-
-
-def data_folder():
-    return os.environ.get("NEOTIER_DATA") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "shared", "data")
-
-
-def conversation():
-    """[[block]] of the shared trace, or None."""
-    path = os.path.join(data_folder(), "mooncake", "conversation_trace.jsonl")
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="ascii") as file:
-        return [json.loads(line)["hash_ids"] for line in file]
 
 
 def tokens(blocks):

@@ -17,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.join(ROOT, "tests", "python"))
 import lmcache_host as host  # noqa: E402
+import load  # noqa: E402
 import neotier  # noqa: E402
 import tap  # noqa: E402
 
@@ -24,21 +25,6 @@ from neotier.kv import KvSession  # noqa: E402
 
 REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "10000"))  # of the long test
 TRACE = int(os.environ.get("ENGINE_TRACE", "4000"))  # of the shared trace
-
-
-def chat(nr, conversations=40, seed=1, most=40):
-    """Turns of conversations: each goes on from the one before, or is new."""
-    rng = random.Random(seed)
-    turns = [[] for _ in range(conversations)]
-    number = seed * 10**7
-    for _ in range(nr):
-        at = rng.randrange(conversations)
-        if len(turns[at]) > most or rng.random() < 0.05:
-            turns[at] = []
-        for _ in range(rng.randint(2, 12)):
-            turns[at].append(number)
-            number += 1
-        yield list(turns[at])
 
 
 class Listener:
@@ -98,7 +84,7 @@ class Base(unittest.TestCase):
 class Objects(Base):
     def test_found_again(self):
         """what L1 has lost comes back, to the byte, also after a restart; not for another model"""
-        requests = list(chat(60))
+        requests = list(load.chat(60))
         server = self.server("ssd=")
         for blocks in requests:
             server.serve(blocks)
@@ -215,7 +201,7 @@ class Objects(Base):
         server = self.server("ssd=", settings={"max_objects": 20000})
         listener = Listener()
         server.adapter.register_listener(listener)
-        for blocks in chat(700, conversations=200):
+        for blocks in load.chat(700, conversations=200):
             server.serve(blocks)
         server.settle()
         adapter = server.adapter
@@ -255,7 +241,7 @@ class Objects(Base):
         """closed while tasks are under way: each has ended, no thread is left"""
         before = {thread.ident for thread in threading.enumerate()}
         server = self.server("ssd=")
-        for blocks in chat(20):
+        for blocks in load.chat(20):
             server.serve(blocks)
         server.close()
         end = time.monotonic() + 10
@@ -312,10 +298,10 @@ class Faults(Base):
     def test_full(self):
         """a tier that is much too small takes new objects for ever"""
         server = self.server("dram=1M")
-        for blocks in chat(150):
+        for blocks in load.chat(150):
             server.serve(blocks)
         stored = server.settle().adapter.counters["stored"]
-        for blocks in chat(100, seed=2):
+        for blocks in load.chat(100, seed=2):
             server.serve(blocks)
         self.assertGreater(server.settle().adapter.counters["stored"], stored + 50)
         self.closed(server)
@@ -339,7 +325,7 @@ class Faults(Base):
         with mock.patch.object(KvSession, "store", failing(KvSession.store, 0.05)), mock.patch.object(KvSession, "load", failing(KvSession.load, 0.05)), \
                 mock.patch.object(neotier.Session, "pin", failing(neotier.Session.pin, 0.002)):
             for part in range(10):
-                for blocks in chat(REQUESTS // 10, conversations=100, seed=10 + part):
+                for blocks in load.chat(REQUESTS // 10, conversations=100, seed=10 + part):
                     dice = rng.random()
                     if dice < 0.002:
                         self.service(server, False)
@@ -361,14 +347,14 @@ class Faults(Base):
 class Trace(Base):
     def test_trace(self):
         """conversation trace: hazard finds more than lru with equal room"""
-        requests = host.conversation()
-        if requests is None:
+        trace = load.conversation()
+        if trace is None:
             self.skipTest("the shared conversation trace is not there")
         found = {}
         for name in ("hazard", "lru"):
             # 4 KiB an object: less would take as much of a tier, and of L1.
             server = self.server(f"dram=12000K:policy={name}:object=4K", settings={"seed": 1}, object_bytes=4096, l1_bytes=4096 * 256)
-            for blocks in requests[:TRACE]:
+            for _, blocks in trace[:TRACE]:
                 server.serve(blocks)
             found[name] = server.found / server.asked
             self.closed(server)

@@ -15,6 +15,7 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.join(ROOT, "tests", "python"))
+import load  # noqa: E402
 import neotier  # noqa: E402
 import sglang_host as host  # noqa: E402
 import tap  # noqa: E402
@@ -25,21 +26,6 @@ from neotier.kv import KvSession  # noqa: E402
 
 REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "10000"))  # of the long test
 TRACE = int(os.environ.get("ENGINE_TRACE", "4000"))  # of the shared trace
-
-
-def chat(nr, conversations=40, seed=1, most=40):
-    """Turns of conversations: each goes on from the one before, or is new."""
-    rng = random.Random(seed)
-    turns = [[] for _ in range(conversations)]
-    number = seed * 10**7
-    for _ in range(nr):
-        at = rng.randrange(conversations)
-        if len(turns[at]) > most or rng.random() < 0.05:
-            turns[at] = []
-        for _ in range(rng.randint(2, 12)):
-            turns[at].append(number)
-            number += 1
-        yield list(turns[at])
 
 
 class Base(unittest.TestCase):
@@ -107,7 +93,7 @@ class Pages(Base):
 
     def test_restart(self):
         """pages are there after a restart; not for another model, data type, layout or rank"""
-        requests = list(chat(60))
+        requests = list(load.chat(60))
         self.closed(self.run_all(self.server("ssd="), requests))
         for more, found in (({"model": "another"}, 0), ({"dtype": torch.float16}, 0), ({"layout": "page_first"}, 0), ({}, len(requests[-1]))):
             server = self.server("ssd=", **more)
@@ -339,10 +325,10 @@ class Faults(Base):
     def test_full(self):
         """a tier that is much too small takes new pages for ever"""
         server = self.server("dram=1M")
-        for blocks in chat(150):
+        for blocks in load.chat(150):
             server.serve(blocks)
         stored = server.storage.counters["stored"]
-        for blocks in chat(100, seed=2):
+        for blocks in load.chat(100, seed=2):
             server.serve(blocks)
         self.assertGreater(server.storage.counters["stored"], stored + 50)
         self.closed(server)
@@ -363,7 +349,7 @@ class Faults(Base):
         with mock.patch.dict(os.environ, {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY": "0.002", "SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE": "0.2"}):
             server = self.server("ssd=")
         self.assertNotEqual(type(server.storage).__name__, "NeoTierStorage")
-        for blocks in chat(200):
+        for blocks in load.chat(200):
             server.serve(blocks)
         self.assertGreater(server.from_storage, 0)
         self.closed(server)
@@ -387,7 +373,7 @@ class Faults(Base):
         with mock.patch.object(KvSession, "store", failing(KvSession.store, 0.05)), mock.patch.object(KvSession, "load", failing(KvSession.load, 0.05)), \
                 mock.patch.object(KvSession, "plan", failing(KvSession.plan, 0.02)):
             for part in range(10):
-                for blocks in chat(REQUESTS // 10, conversations=100, seed=10 + part):
+                for blocks in load.chat(REQUESTS // 10, conversations=100, seed=10 + part):
                     dice = rng.random()
                     if dice < 0.002:
                         self.service(server, False)
@@ -408,8 +394,8 @@ class Faults(Base):
 class Trace(Base):
     def test_trace(self):
         """conversation trace: hazard finds more than lru and than SGLang's file backend with equal room"""
-        requests = host.conversation()
-        if requests is None:
+        trace = load.conversation()
+        if trace is None:
             self.skipTest("the shared conversation trace is not there")
         small = {"layers": 1, "heads": 2, "head": 32}  # 4 KiB a page: less would take as much of a tier
         room, found = 3000, {}
@@ -421,7 +407,7 @@ class Trace(Base):
             else:
                 server = host.Server({"tiers": f"dram={4 * room}K:policy={name}:object=4K", "seed": 1}, pages=256, **small)
             self.addCleanup(server.close)
-            for blocks in requests[:TRACE]:
+            for _, blocks in trace[:TRACE]:
                 server.serve(blocks)
             found[name] = server.found / server.asked
             self.closed(server)

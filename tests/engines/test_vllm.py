@@ -3,6 +3,7 @@
 """neotier.vllm in vLLM's own managers: cache policies against the replay, the tier under faults. TAP. tests/engines/run calls it with
 each vLLM that scripts/engines has installed."""
 import collections
+import json
 import os
 import random
 import resource
@@ -16,6 +17,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.join(ROOT, "tests", "python"))
+import load  # noqa: E402
 import neotier  # noqa: E402
 import tap  # noqa: E402
 import vllm as engine  # noqa: E402
@@ -28,19 +30,8 @@ MODULE = "neotier.vllm"
 REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "10000"))  # of the long test
 
 
-def chat(nr, conversations=40, seed=1, most=60):
-    """Turns of conversations: each goes on from the one before, or is new."""
-    rng = random.Random(seed)
-    turns = [[] for _ in range(conversations)]
-    number = seed * 10**9
-    for _ in range(nr):
-        at = rng.randrange(conversations)
-        if len(turns[at]) > most or rng.random() < 0.05:
-            turns[at] = []
-        for _ in range(rng.randint(2, 12)):
-            turns[at].append(number)
-            number += 1
-        yield [host.key(block) for block in turns[at]]
+def chat(nr, most=60, **more):
+    return ([host.key(block) for block in blocks] for blocks in load.chat(nr, most=most, **more))
 
 
 def service(scheduler, here):
@@ -55,7 +46,7 @@ class Policies(unittest.TestCase):
     def run_policy(self, name, capacity, module=None):
         manager = CPUOffloadingManager(num_chunks=capacity, cache_policy=name, cache_policy_module_path=module)
         found = asked = 0
-        for number, (_, blocks) in enumerate(host.conversation()):
+        for number, (_, blocks) in enumerate(load.conversation()):
             request = host.Request(number, [host.key(block) for block in blocks])
             manager.on_new_request(request.context)
             hits = 0
@@ -76,15 +67,15 @@ class Policies(unittest.TestCase):
     def replay(self, name, capacity):
         text = subprocess.run([
             os.path.join(ROOT, "build", "bin", "neotier"), "kv", "replay",
-            os.path.join(host.data_folder(), "mooncake", "conversation_trace.jsonl"), "--policy", name, "--capacity-blocks", str(capacity),
+            os.path.join(load.data_folder(), "mooncake", "conversation_trace.jsonl"), "--policy", name, "--capacity-blocks", str(capacity),
             "--history-blocks", str(max(4 * capacity, 4096)), "--engine-rules", "--json", "-", "-q"],
             check=True, capture_output=True, text=True).stdout
-        figures = host.json.loads(text)
+        figures = json.loads(text)
         return figures.get("result", figures)["prefix_hit_rate"]
 
     def test_as_replayed(self):
         """conversation trace: vLLM's cache with our policies finds what the replay under its rules finds; more than with its own"""
-        if host.conversation() is None:
+        if load.conversation() is None:
             self.skipTest("the shared conversation trace is not there")
         for capacity in (5000, 10000, 20000):
             own = {name: self.run_policy(name, capacity) for name in ("lru", "arc")}

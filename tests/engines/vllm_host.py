@@ -3,7 +3,6 @@
 A chunk's bytes follow from its key, so that each byte that comes back can be checked."""
 import collections
 import hashlib
-import json
 import os
 import time
 
@@ -14,19 +13,6 @@ from vllm.v1.kv_offload.config import (OffloadingCacheConfig, OffloadingConfig, 
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 TOKENS = 16
-
-
-def data_folder():
-    return os.environ.get("NEOTIER_DATA") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "shared", "data")
-
-
-def conversation():
-    """[(seconds, [block])] of the shared trace, or None."""
-    path = os.path.join(data_folder(), "mooncake", "conversation_trace.jsonl")
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="ascii") as file:
-        return [(r["timestamp"] / 1000, r["hash_ids"]) for r in map(json.loads, file)]
 
 
 def key(block, group=0):
