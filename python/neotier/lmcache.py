@@ -13,9 +13,11 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -30,9 +32,8 @@ except ImportError as error:
     raise ImportError(f"neotier.lmcache: this LMCache takes no L2 adapters of others ({error}); LMCache 0.5.6 does") from None
 
 from . import BusyError, Engine, FullError, KvStore, NeoTierError, NotFoundError, Pin
-from .kv import WRITES, Pieces
-from .settings import setting
-from .sparing import SparingLog
+from .connector import SparingLog, check_storage, finish_load, setting
+from .kv import Pieces
 
 if TYPE_CHECKING:
     from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
@@ -65,13 +66,9 @@ class NeoTierAdapter(L2AdapterInterface):
         unknown = sorted(set(config) - set(_SETTINGS))
         if unknown:
             raise ValueError(f"neotier.lmcache: no setting '{unknown[0]}'; there are {', '.join(_SETTINGS)}")
-        tiers = config.get("tiers")
-        if not tiers or not isinstance(tiers, str):
-            raise ValueError('neotier.lmcache: tiers is missing; write for example "tiers": "ssd=200G:file=/var/cache/neotier/lmcache"')
-        given = lambda name, default, kind, least=0: setting("neotier.lmcache", config, name, default, kind, least)  # noqa: E731
-        self._write = given("write", "selective", str)
-        if self._write not in WRITES:  # before the SSD tier's file is made
-            raise ValueError(f"neotier.lmcache: write is {', '.join(WRITES)}, not '{self._write}'")
+        tiers, self._write = config.get("tiers"), config.get("write", "selective")
+        check_storage("neotier.lmcache", tiers, self._write, "ssd=200G:file=/var/cache/neotier/lmcache")
+        given = partial(setting, "neotier.lmcache", config)
         self._ns_per_kib = given("recompute_us_per_kib", 10, float, .001) * 1000
         self._timeout, self._lease = given("timeout_s", 30, float, .001), given("lock_s", 300, float, .001)
         self._store_after, threads = given("store_after", 1, int, 1), given("threads", 4, int, 1)
@@ -130,6 +127,9 @@ class NeoTierAdapter(L2AdapterInterface):
         with self._lock:
             task = self._next_task
             self._next_task += 1
+            if self._closed:  # its threads and descriptors are gone
+                self._ended[kind][task] = otherwise
+                return task
 
         def run() -> None:
             try:
@@ -168,27 +168,30 @@ class NeoTierAdapter(L2AdapterInterface):
         return self._submit("store", L2StoreResult(False, 0), lambda: self._store(keys, objects))
 
     def _store(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> L2StoreResult:
-        nr_bytes, full = 0, False
+        nr_bytes, all_fit = 0, True
         for size, places in self._alike([one.get_size() for one in objects]).items():
             store, tenant = self._store_of(size)
             mine = [keys[at] for at in places]
             names = self._names(store, mine)
             held = [objects[at] for at in places]
+            stored = None
             with store.session(tenant) as session:
                 try:
                     stored = session.store(names, Pieces([one.data_ptr for one in held], size, held))
-                    self._count(stored=stored.stored, present=stored.present, passed=stored.passed + stored.filtered)
-                    nr_bytes += stored.stored * size
                 except FullError:
-                    full = True
-            new = self._tell(names, mine, size)
-            if full:
+                    all_fit = False
+                finally:  # also of what came before a failure
+                    new = self._tell(names, mine, size)
+            if stored is None:
                 self._count(stored=new, refused=len(mine) - new)
                 nr_bytes += new * size
+            else:
+                self._count(stored=stored.stored, present=stored.present, passed=stored.passed + stored.filtered)
+                nr_bytes += stored.stored * size
         # What a policy would rather not have has not failed: LMCache could only offer it again.
-        return L2StoreResult(not full, nr_bytes)
+        return L2StoreResult(all_fit, nr_bytes)
 
-    def _tell(self, names: list[bytes] = (), keys: list[ObjectKey] = (), size: int = 0) -> int:
+    def _tell(self, names: Sequence[bytes] = (), keys: Sequence[ObjectKey] = (), size: int = 0) -> int:
         """LMCache's listeners hear of objects that have gone since, and of those of the names that are there and were not. How many
         these are. In order, of each object: that it is there, then that it has gone."""
         with self._telling:
@@ -275,22 +278,16 @@ class NeoTierAdapter(L2AdapterInterface):
         return self._submit("load", Bitmap(len(keys)), lambda: self._load(keys, objects))
 
     def _load(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> Bitmap:
-        done = Bitmap(len(keys))
+        done, end = Bitmap(len(keys)), time.monotonic() + self._timeout
         for size, places in self._alike([one.get_size() for one in objects]).items():
             store, tenant = self._store_of(size)
             names = self._names(store, [keys[at] for at in places])
             with store.session(tenant) as session:
                 at = 0
-                while at < len(places):  # a load takes leading objects that are there
+                while at < len(places) and time.monotonic() < end:  # a load takes leading objects that are there
                     held = [objects[place] for place in places[at:]]
                     with session.load(names[at:], Pieces([one.data_ptr for one in held], size, held)) as load:
-                        wanted = load.blocks
-                        try:
-                            load.wait(self._timeout)
-                        except NeoTierError as error:
-                            load.cancel()
-                            self._log.warn(f"{wanted - load.good} of {wanted} objects could not be loaded: {error}")
-                        good = load.good
+                        wanted, good = load.blocks, finish_load(load, max(0.0, end - time.monotonic()), self._log)
                     done.batched_set(places[at:at + good])
                     self._count(loaded=good, failed=int(wanted > good))
                     at += good + 1  # that one failed, or is not there

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -28,9 +29,8 @@ except ImportError as error:
     raise ImportError(f"neotier.sglang: this SGLang takes no storage of others ({error}); SGLang 0.5.23 does") from None
 
 from . import Engine, FullError, KvStore, NeoTierError, NotFoundError, PlanOptions
-from .kv import WRITES, Pieces
-from .settings import setting
-from .sparing import SparingLog
+from .connector import SparingLog, check_storage, finish_load, setting
+from .kv import Pieces
 
 logger = logging.getLogger(__name__)
 
@@ -72,15 +72,11 @@ class NeoTierStorage(HiCacheStorage):
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None) -> None:
         config, extra = storage_config, dict(storage_config.extra_config or {})
-        tiers = extra.get("tiers")
-        if not tiers or not isinstance(tiers, str):
-            raise ValueError('neotier.sglang: tiers is missing; write for example "tiers": "ssd=200G:file=/var/cache/neotier-{rank}"')
+        tiers, self._write = extra.get("tiers"), extra.get("write", "selective")
+        check_storage("neotier.sglang", tiers, self._write, "ssd=200G:file=/var/cache/neotier-{rank}")
         if not extra.get("interface_v1"):
             raise ValueError('neotier.sglang: write "interface_v1": 1 beside class_name; without it SGLang copies each page twice')
-        given = lambda name, default, kind, least=0: setting("neotier.sglang", extra, name, default, kind, least)  # noqa: E731
-        self._write = given("write", "selective", str)
-        if self._write not in WRITES:  # before the SSD tier's file is made
-            raise ValueError(f"neotier.sglang: write is {', '.join(WRITES)}, not '{self._write}'")
+        given = partial(setting, "neotier.sglang", extra)
         if config.is_mla_model and config.tp_size > 1:
             raise ValueError("neotier.sglang: with MLA and tensor parallelism one rank writes for all, and ours are one store a rank")
         rank = "-".join(str(n) for n in (config.dp_rank, config.pp_rank, config.attn_cp_rank, config.tp_rank))
@@ -200,13 +196,7 @@ class NeoTierStorage(HiCacheStorage):
         pages = [] if pool.parts else [pool.host.get_dummy_flat_data_page().contiguous() for _ in keys]
         into: Any = self._pieces(pool, rows) if pool.parts else [page.view(torch.uint8).reshape(-1).numpy() for page in pages]
         with pool.store.session(pool.tenant) as session, session.load(self._names(pool, keys), into, position) as load:
-            wanted = load.blocks
-            try:
-                load.wait(self._timeout)
-            except NeoTierError as error:
-                load.cancel()
-                self._log.warn(f"{wanted - load.good} of {wanted} pages could not be loaded: {error}")
-            good = load.good
+            wanted, good = load.blocks, finish_load(load, self._timeout, self._log)
         for page, row in zip(pages[:good], range(0, good * pool.page_rows, pool.page_rows)):
             pool.host.set_from_flat_data_page(int(rows[row]), page)
         self._count(loaded=good, failed=wanted - good)

@@ -16,12 +16,14 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.join(ROOT, "tests", "python"))
+import common  # noqa: E402
 import lmcache_host as host  # noqa: E402
-import load  # noqa: E402
 import neotier  # noqa: E402
 import tap  # noqa: E402
+import torch  # noqa: E402
 
 from neotier.kv import KvSession  # noqa: E402
+from neotier.lmcache import NeoTierAdapter  # noqa: E402
 
 REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "10000"))  # of the long test
 TRACE = int(os.environ.get("ENGINE_TRACE", "4000"))  # of the shared trace
@@ -44,12 +46,7 @@ class Listener:
             del self.here[key]
 
 
-class Base(unittest.TestCase):
-    def setUp(self):
-        holder = tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR"))
-        self.folder = holder.name
-        self.addCleanup(holder.cleanup)
-
+class Base(common.InFolder):
     def params(self, tiers, **settings):
         # Small objects are sooner made anew than read from a busy disk.
         return {"tiers": tiers.replace("ssd=", f"ssd=64M:file={self.folder}/kv"), "recompute_us_per_kib": 1000, **settings}
@@ -60,7 +57,6 @@ class Base(unittest.TestCase):
         return made
 
     def adapter(self, tiers="dram=64M", **settings):
-        from neotier.lmcache import NeoTierAdapter
         made = NeoTierAdapter(self.params(tiers, **settings))
         self.addCleanup(made.close)
         return made
@@ -84,7 +80,7 @@ class Base(unittest.TestCase):
 class Objects(Base):
     def test_found_again(self):
         """what L1 has lost comes back, to the byte, also after a restart; not for another model"""
-        requests = list(load.chat(60))
+        requests = list(common.chat(60))
         server = self.server("ssd=")
         for blocks in requests:
             server.serve(blocks)
@@ -111,10 +107,8 @@ class Objects(Base):
     def test_keys(self):
         """model, rank, group and salt are parts of the name"""
         adapter = self.adapter()
-        import torch
-        held = mock.Mock(data_ptr=torch.ones(4096, dtype=torch.uint8).data_ptr(), get_size=lambda: 4096)
         buffer = torch.ones(4096, dtype=torch.uint8)
-        held.data_ptr = buffer.data_ptr()
+        held = mock.Mock(data_ptr=buffer.data_ptr(), get_size=lambda: 4096)
         keys = [host.key(1), host.key(1, model="b/model"), host.key(1, rank=1), host.key(1, group=1), host.key(1, salt="s"), host.key(2)]
         for nr, one in enumerate(keys):
             task = adapter.submit_lookup_and_lock_task(keys, {group: host.layout(4096) for group in (0, 1)})
@@ -128,7 +122,6 @@ class Objects(Base):
     def test_tasks(self):
         """three descriptors; a result is given once; without a layout a key is found; what is not there is no load"""
         adapter = self.adapter()
-        import torch
         buffers = [torch.full((4096,), at, dtype=torch.uint8) for at in range(4)]
         objects = [mock.Mock(data_ptr=buffer.data_ptr(), get_size=lambda: 4096) for buffer in buffers]
         keys = [host.key(at) for at in range(4)]
@@ -152,7 +145,6 @@ class Objects(Base):
         adapter.submit_unlock([*keys, *keys])
 
     def store(self, adapter, numbers, size=65536):
-        import torch
         buffer = torch.zeros(size, dtype=torch.uint8)
         adapter.submit_store_task([host.key(at) for at in numbers], [mock.Mock(data_ptr=buffer.data_ptr(), get_size=lambda: size)] * len(numbers))
         return self.wait(adapter.get_store_event_fd(), adapter.pop_completed_store_tasks)
@@ -201,7 +193,7 @@ class Objects(Base):
         server = self.server("ssd=", settings={"max_objects": 20000})
         listener = Listener()
         server.adapter.register_listener(listener)
-        for blocks in load.chat(700, conversations=200):
+        for blocks in common.chat(700, conversations=200):
             server.serve(blocks)
         server.settle()
         adapter = server.adapter
@@ -230,6 +222,39 @@ class Objects(Base):
             self.assertNotIn("\n", str(caught.exception))
         self.assertEqual(os.listdir(self.folder), [])
 
+    def test_one_limit(self):
+        """timeout_s is of a whole task: objects that hang do not wait one after the other"""
+        adapter = self.adapter(timeout_s=0.2)
+        self.store(adapter, list(range(20)), 4096)
+        buffer = torch.zeros(4096, dtype=torch.uint8)
+
+        def hang(self, timeout=None, layer=None):
+            time.sleep(timeout)
+            raise neotier.TimeoutError("late")
+
+        begun = time.monotonic()
+        with mock.patch.object(neotier.Load, "wait", hang), mock.patch.object(neotier.Load, "good", new_callable=mock.PropertyMock, return_value=0):
+            task = adapter.submit_load_task([host.key(at) for at in range(20)], [mock.Mock(data_ptr=buffer.data_ptr(), get_size=lambda: 4096)] * 20)
+            loaded = self.wait(adapter.get_load_event_fd(), adapter.query_load_result, task)
+        self.assertEqual(loaded.popcount(), 0)
+        self.assertLess(time.monotonic() - begun, 2, "twenty times .2 s is 4")
+
+    def test_told_before_a_failure(self):
+        """what was stored before a store failed is told to listeners, and counts"""
+        adapter = self.adapter()
+        listener = Listener()
+        adapter.register_listener(listener)
+        own = KvSession.store
+
+        def half(self, names, data, position=0):
+            own(self, names[:2], type(data)(data.addresses[:2], data.stride, data.owner), position)
+            raise neotier.IoError("the disk")
+
+        with mock.patch.object(KvSession, "store", half):
+            result = next(iter(self.store(adapter, [1, 2, 3], 4096).values()))
+        self.assertFalse(result.is_successful())
+        self.assertEqual(set(listener.here), {host.key(1), host.key(2)})
+
     def test_sizes(self):
         """objects of ever new sizes, as LMCache's serde makes them, fail after some, and nothing else does"""
         adapter = self.adapter()
@@ -241,7 +266,7 @@ class Objects(Base):
         """closed while tasks are under way: each has ended, no thread is left"""
         before = {thread.ident for thread in threading.enumerate()}
         server = self.server("ssd=")
-        for blocks in load.chat(20):
+        for blocks in common.chat(20):
             server.serve(blocks)
         server.close()
         end = time.monotonic() + 10
@@ -249,31 +274,28 @@ class Objects(Base):
             time.sleep(0.01)
         self.assertEqual([thread.name for thread in threading.enumerate() if thread.name.startswith("neotier")], [])
         server = self.server("ssd=")
-        server.adapter.close()
-        server.adapter.submit_unlock([host.key(1)])
-        server.adapter.close()
+        adapter = server.adapter
+        adapter.close()
+        adapter.submit_unlock([host.key(1)])
+        task = adapter.submit_lookup_and_lock_task([host.key(1)])
+        self.assertEqual(adapter.query_lookup_and_lock_result(task).popcount(), 0)
+        adapter.close()
 
 
 class Faults(Base):
-    def service(self, server, here):
-        try:
-            server.adapter._engine.tier_service("ssd", here)
-        except neotier.BusyError:  # pins hold objects there; it is out all the same
-            pass
-
     def test_gone_and_back(self):
         """a tier that is gone gives misses, and hits again when it is back"""
         server = self.server("ssd=")
         server.serve(range(20))
         for here, found in ((True, 20), (False, 0), (True, 20)):
             server.forget()
-            self.service(server, here)
+            common.service(server.adapter._engine, here)
             self.assertEqual(server.serve(range(20)), found)
         self.assertTrue(server.adapter.report_status()["is_healthy"])
         server.settle()
-        self.service(server, False)
+        common.service(server.adapter._engine, False)
         self.assertFalse(server.adapter.report_status()["is_healthy"])
-        self.service(server, True)
+        common.service(server.adapter._engine, True)
         self.closed(server)
 
     def test_a_corrupt_medium(self):
@@ -298,10 +320,10 @@ class Faults(Base):
     def test_full(self):
         """a tier that is much too small takes new objects for ever"""
         server = self.server("dram=1M")
-        for blocks in load.chat(150):
+        for blocks in common.chat(150):
             server.serve(blocks)
         stored = server.settle().adapter.counters["stored"]
-        for blocks in load.chat(100, seed=2):
+        for blocks in common.chat(100, seed=2):
             server.serve(blocks)
         self.assertGreater(server.settle().adapter.counters["stored"], stored + 50)
         self.closed(server)
@@ -310,27 +332,17 @@ class Faults(Base):
         """long: requests while loads and stores fail, tiers go and come back: none waits for ever, no wrong byte, nothing grows"""
         rng = random.Random(7)
 
-        def failing(own, share):
-            def call(self, *given):
-                dice = rng.random()
-                if dice < share:
-                    raise (neotier.IoError, ValueError, MemoryError)[rng.randrange(3)]("an injected fault")
-                if dice < 1.5 * share:
-                    time.sleep(0.002)
-                return own(self, *given)
-            return call
-
         server = self.server("dram=2M,ssd=")
         sizes = []
-        with mock.patch.object(KvSession, "store", failing(KvSession.store, 0.05)), mock.patch.object(KvSession, "load", failing(KvSession.load, 0.05)), \
-                mock.patch.object(neotier.Session, "pin", failing(neotier.Session.pin, 0.002)):
+        with mock.patch.object(KvSession, "store", common.failing(KvSession.store, rng, 0.05)), mock.patch.object(KvSession, "load", common.failing(KvSession.load, rng, 0.05)), \
+                mock.patch.object(neotier.Session, "pin", common.failing(neotier.Session.pin, rng, 0.002)):
             for part in range(10):
-                for blocks in load.chat(REQUESTS // 10, conversations=100, seed=10 + part):
+                for blocks in common.chat(REQUESTS // 10, conversations=100, seed=10 + part):
                     dice = rng.random()
                     if dice < 0.002:
-                        self.service(server, False)
+                        common.service(server.adapter._engine, False)
                     elif dice < 0.03:
-                        self.service(server, True)
+                        common.service(server.adapter._engine, True)
                     server.serve(blocks)
                 sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
             server.settle()
@@ -340,14 +352,14 @@ class Faults(Base):
         if REQUESTS >= 5000:  # fewer may be spared
             self.assertGreater(min(counters["loaded"], counters["stored"]), 0)
         self.assertLess(sizes[-1] - sizes[2], 64 << 10)
-        self.service(server, True)
+        common.service(server.adapter._engine, True)
         self.closed(server)
 
 
 class Trace(Base):
     def test_trace(self):
         """conversation trace: hazard finds more than lru with equal room"""
-        trace = load.conversation()
+        trace = common.conversation()
         if trace is None:
             self.skipTest("the shared conversation trace is not there")
         found = {}

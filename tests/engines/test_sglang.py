@@ -15,7 +15,7 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.join(ROOT, "tests", "python"))
-import load  # noqa: E402
+import common  # noqa: E402
 import neotier  # noqa: E402
 import sglang_host as host  # noqa: E402
 import tap  # noqa: E402
@@ -28,12 +28,7 @@ REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "10000"))  # of the long test
 TRACE = int(os.environ.get("ENGINE_TRACE", "4000"))  # of the shared trace
 
 
-class Base(unittest.TestCase):
-    def setUp(self):
-        holder = tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR"))
-        self.folder = holder.name
-        self.addCleanup(holder.cleanup)
-
+class Base(common.InFolder):
     def server(self, tiers="dram=64M", *, settings=None, **more):
         made = host.Server({"tiers": tiers.replace("ssd=", f"ssd={{}}:file={self.folder}/kv").replace("{}", "64M"), **(settings or {})}, **more)
         self.addCleanup(made.close)  # also where the test fails
@@ -93,7 +88,7 @@ class Pages(Base):
 
     def test_restart(self):
         """pages are there after a restart; not for another model, data type, layout or rank"""
-        requests = list(load.chat(60))
+        requests = list(common.chat(60))
         self.closed(self.run_all(self.server("ssd="), requests))
         for more, found in (({"model": "another"}, 0), ({"dtype": torch.float16}, 0), ({"layout": "page_first"}, 0), ({}, len(requests[-1]))):
             server = self.server("ssd=", **more)
@@ -290,18 +285,12 @@ class Pools(Base):
 
 
 class Faults(Base):
-    def service(self, server, here):
-        try:
-            server.storage._engine.tier_service("ssd", here)
-        except neotier.BusyError:  # pins hold pages there; it is out all the same
-            pass
-
     def test_gone_and_back(self):
         """a tier that is gone gives misses, and hits again when it is back"""
         server = self.server("ssd=")
         server.serve(range(20))
         for here, found in ((True, 20), (False, 0), (True, 20)):
-            self.service(server, here)
+            common.service(server.storage._engine, here)
             server.forget()
             self.assertEqual(server.serve(range(20)), found)
         self.closed(server)
@@ -325,10 +314,10 @@ class Faults(Base):
     def test_full(self):
         """a tier that is much too small takes new pages for ever"""
         server = self.server("dram=1M")
-        for blocks in load.chat(150):
+        for blocks in common.chat(150):
             server.serve(blocks)
         stored = server.storage.counters["stored"]
-        for blocks in load.chat(100, seed=2):
+        for blocks in common.chat(100, seed=2):
             server.serve(blocks)
         self.assertGreater(server.storage.counters["stored"], stored + 50)
         self.closed(server)
@@ -349,7 +338,7 @@ class Faults(Base):
         with mock.patch.dict(os.environ, {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY": "0.002", "SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE": "0.2"}):
             server = self.server("ssd=")
         self.assertNotEqual(type(server.storage).__name__, "NeoTierStorage")
-        for blocks in load.chat(200):
+        for blocks in common.chat(200):
             server.serve(blocks)
         self.assertGreater(server.from_storage, 0)
         self.closed(server)
@@ -358,27 +347,17 @@ class Faults(Base):
         """long: requests while loads and stores fail, tiers go and come back: none waits for ever, no wrong byte, nothing grows"""
         rng = random.Random(7)
 
-        def failing(own, share):
-            def call(self, *given):
-                dice = rng.random()
-                if dice < share:
-                    raise (neotier.IoError, ValueError, MemoryError)[rng.randrange(3)]("an injected fault")
-                if dice < 1.5 * share:
-                    time.sleep(0.002)
-                return own(self, *given)
-            return call
-
         server = self.server("dram=2M,ssd=")
         sizes = []
-        with mock.patch.object(KvSession, "store", failing(KvSession.store, 0.05)), mock.patch.object(KvSession, "load", failing(KvSession.load, 0.05)), \
-                mock.patch.object(KvSession, "plan", failing(KvSession.plan, 0.02)):
+        with mock.patch.object(KvSession, "store", common.failing(KvSession.store, rng, 0.05)), mock.patch.object(KvSession, "load", common.failing(KvSession.load, rng, 0.05)), \
+                mock.patch.object(KvSession, "plan", common.failing(KvSession.plan, rng, 0.02)):
             for part in range(10):
-                for blocks in load.chat(REQUESTS // 10, conversations=100, seed=10 + part):
+                for blocks in common.chat(REQUESTS // 10, conversations=100, seed=10 + part):
                     dice = rng.random()
                     if dice < 0.002:
-                        self.service(server, False)
+                        common.service(server.storage._engine, False)
                     elif dice < 0.03:
-                        self.service(server, True)
+                        common.service(server.storage._engine, True)
                     server.serve(blocks)
                 sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         counters = server.storage.counters
@@ -387,14 +366,14 @@ class Faults(Base):
         if REQUESTS >= 5000:  # fewer may be spared
             self.assertGreater(min(counters["loaded"], counters["stored"]), 0)
         self.assertLess(sizes[-1] - sizes[2], 64 << 10)
-        self.service(server, True)
+        common.service(server.storage._engine, True)
         self.closed(server)
 
 
 class Trace(Base):
     def test_trace(self):
         """conversation trace: hazard finds more than lru and than SGLang's file backend with equal room"""
-        trace = load.conversation()
+        trace = common.conversation()
         if trace is None:
             self.skipTest("the shared conversation trace is not there")
         small = {"layers": 1, "heads": 2, "head": 32}  # 4 KiB a page: less would take as much of a tier

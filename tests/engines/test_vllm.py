@@ -17,7 +17,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.join(ROOT, "tests", "python"))
-import load  # noqa: E402
+import common  # noqa: E402
 import neotier  # noqa: E402
 import tap  # noqa: E402
 import vllm as engine  # noqa: E402
@@ -31,22 +31,14 @@ REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "10000"))  # of the long test
 
 
 def chat(nr, most=60, **more):
-    return ([host.key(block) for block in blocks] for blocks in load.chat(nr, most=most, **more))
-
-
-def service(scheduler, here):
-    """The SSD tier goes, or comes back."""
-    try:
-        scheduler.tier._engine.tier_service("ssd", here)
-    except neotier.BusyError:  # pins hold chunks there; it is out all the same
-        pass
+    return ([host.key(block) for block in blocks] for blocks in common.chat(nr, most=most, **more))
 
 
 class Policies(unittest.TestCase):
     def run_policy(self, name, capacity, module=None):
         manager = CPUOffloadingManager(num_chunks=capacity, cache_policy=name, cache_policy_module_path=module)
         found = asked = 0
-        for number, (_, blocks) in enumerate(load.conversation()):
+        for number, (_, blocks) in enumerate(common.conversation()):
             request = host.Request(number, [host.key(block) for block in blocks])
             manager.on_new_request(request.context)
             hits = 0
@@ -67,7 +59,7 @@ class Policies(unittest.TestCase):
     def replay(self, name, capacity):
         text = subprocess.run([
             os.path.join(ROOT, "build", "bin", "neotier"), "kv", "replay",
-            os.path.join(load.data_folder(), "mooncake", "conversation_trace.jsonl"), "--policy", name, "--capacity-blocks", str(capacity),
+            os.path.join(common.data_folder(), "mooncake", "conversation_trace.jsonl"), "--policy", name, "--capacity-blocks", str(capacity),
             "--history-blocks", str(max(4 * capacity, 4096)), "--engine-rules", "--json", "-", "-q"],
             check=True, capture_output=True, text=True).stdout
         figures = json.loads(text)
@@ -75,7 +67,7 @@ class Policies(unittest.TestCase):
 
     def test_as_replayed(self):
         """conversation trace: vLLM's cache with our policies finds what the replay under its rules finds; more than with its own"""
-        if load.conversation() is None:
+        if common.conversation() is None:
             self.skipTest("the shared conversation trace is not there")
         for capacity in (5000, 10000, 20000):
             own = {name: self.run_policy(name, capacity) for name in ("lru", "arc")}
@@ -130,12 +122,7 @@ class Policies(unittest.TestCase):
         self.assertTrue(all(number % 3 for number in there), there)
 
 
-class Tiers(unittest.TestCase):
-    def setUp(self):
-        holder = tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR"))
-        self.folder = holder.name
-        self.addCleanup(holder.cleanup)
-
+class Tiers(common.InFolder):
     def scheduler(self, *given, **more):
         made = host.Scheduler(*given, **more)
         self.addCleanup(made.close)  # also where the test fails
@@ -266,10 +253,10 @@ class Tiers(unittest.TestCase):
 
         serve(0, 1, 2, 3)
         self.assertEqual(serve(0), 30)
-        service(scheduler, False)
+        common.service(scheduler.tier._engine, False)
         self.assertEqual(serve(1), 0)
         self.assertEqual(serve(1), 30, "from the CPU's cache")
-        service(scheduler, True)
+        common.service(scheduler.tier._engine, True)
         self.assertEqual(serve(2), 30)
         self.closed(scheduler)
 
@@ -346,25 +333,15 @@ class Tiers(unittest.TestCase):
         rng = random.Random(7)
         store, load = KvSession.store, KvSession.load
 
-        def failing(own, share):
-            def call(self, *given):
-                dice = rng.random()
-                if dice < share:
-                    raise neotier.IoError("an injected fault")
-                if dice < 2 * share:
-                    time.sleep(0.002)
-                return own(self, *given)
-            return call
-
         def between(scheduler):
             dice = rng.random()
             if dice < 0.0005:
-                service(scheduler, False)
+                common.service(scheduler.tier._engine, False)
             elif dice < 0.01:
-                service(scheduler, True)
+                common.service(scheduler.tier._engine, True)
 
         scheduler = self.scheduler(self.tier(pinned_share=0.75), cpu_bytes=8 << 20, running=8)
-        KvSession.store, KvSession.load = failing(store, 0.05), failing(load, 0.05)
+        KvSession.store, KvSession.load = common.failing(store, rng, 0.05, (neotier.IoError,)), common.failing(load, rng, 0.05, (neotier.IoError,))
         sizes = []
         try:
             for part in range(10):
@@ -379,7 +356,7 @@ class Tiers(unittest.TestCase):
         if REQUESTS >= 5000:  # fewer may be spared
             self.assertGreater(min(counters["failed"], counters["loaded"], counters["stored"]), 0)
         self.assertLess(sizes[-1] - sizes[2], 64 << 10)
-        service(scheduler, True)
+        common.service(scheduler.tier._engine, True)
         self.closed(scheduler)
 
 

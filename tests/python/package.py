@@ -19,8 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import neotier  # noqa: E402
 import tap  # noqa: E402
 
-from neotier.settings import setting  # noqa: E402
-from neotier.sparing import SparingLog  # noqa: E402
+from neotier.connector import SparingLog, check_storage, setting  # noqa: E402
 
 MIB = 1 << 20
 
@@ -382,14 +381,24 @@ class Plugged(unittest.TestCase):
 
     def test_settings(self):
         """a setting of an engine's configuration: its default, its kind, its least value"""
-        given = {"a": 2, "b": True, "c": "x", "d": 0.5, "e": None}
+        given = {"a": 2, "b": True, "c": "x", "d": 0.5, "e": None, "f": float("nan"), "g": float("inf")}
         self.assertEqual([setting("w", given, *rest) for rest in (
             ("z", 7, int), ("a", 7, int), ("a", 7, float), ("b", False, bool), ("c", "", str), ("d", 1, float, 0.5))], [7, 2, 2.0, True, "x", 0.5])
         for name, kind, least, words in (("b", int, 0, "w: b is True; it wants int"), ("a", bool, 0, "w: a is 2; it wants true or false"),
                                          ("c", float, 0, "w: c is 'x'; it wants float"), ("a", int, 3, "w: a is 2; at least 3"),
-                                         ("e", str, 0, "w: e is None; it wants str"), ("d", int, 0, "w: d is 0.5; it wants int")):
+                                         ("e", str, 0, "w: e is None; it wants str"), ("d", int, 0, "w: d is 0.5; it wants int"),
+                                         ("f", float, 0, "w: f is nan; it wants float"), ("g", float, 0, "w: g is inf; it wants float")):
             with self.assertRaisesRegex(ValueError, f"^{words}$"):
                 setting("w", given, name, kind(), kind, least)
+
+    def test_check_storage(self):
+        """tiers are a text, and there are three ways to write"""
+        check_storage("w", "dram=1G", "through", "dram=8G")
+        for tiers, write, words in (("", "back", 'w: tiers is missing; write for example "tiers": "dram=8G"'),
+                                    (["dram=1G"], "back", "w: tiers is missing"), ("dram=1G", 1, "w: write is back, selective, through, not '1'"),
+                                    ("dram=1G", [], "w: write is back")):
+            with self.assertRaisesRegex(ValueError, words):
+                check_storage("w", tiers, write, "dram=8G")
 
     def test_sparing_log(self):
         """one warning in so many seconds, which says how many others there were"""

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import CompletionQueue, Engine, KvStore, NeoTierError, Pages
-from ..kv import WRITES, KvSession, Load
-from ..sparing import SparingLog
+from ..connector import SparingLog, check_storage
+from ..kv import KvSession, Load
 from . import names
 
 logger = logging.getLogger(__name__)
@@ -88,13 +88,9 @@ class NeoTier(names.SecondaryTierManager):
                  max_objects: int = 0, seed: int = 0, enable_kv_events: bool = False, locality: str | None = None,
                  **base: Any) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, **base)
-        if not tiers:
-            raise ValueError(f"secondary tier '{tier_type}': tiers is missing; write for example "
-                             '"tiers": "ssd=200G:file=/var/cache/neotier"')
+        check_storage(f"secondary tier '{tier_type}'", tiers, write, "ssd=200G:file=/var/cache/neotier")
         if not 0 < pinned_share <= 1 or prefill_tokens_per_s <= 0 or store_threads < 1:
             raise ValueError(f"secondary tier '{tier_type}': pinned_share is 0 .. 1, prefill_tokens_per_s and store_threads > 0")
-        if write not in WRITES:  # before the SSD tier's file is made
-            raise ValueError(f"secondary tier '{tier_type}': write is {', '.join(WRITES)}, not '{write}'")
         parallel = offloading_spec.config.parallel
         if parallel.data_parallel_size > 1 and "ssd=" in tiers and "{dp}" not in tiers:
             raise ValueError(f"secondary tier '{tier_type}': {parallel.data_parallel_size} data-parallel engines cannot share the SSD "

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engines' tests serve: the shared trace, and conversations that are made up. A block's number names all that is before it."""
+"""What the engines' tests have in common: what they serve, and what goes wrong meanwhile. A block's number names all that is before it."""
 import json
 import os
 import random
+import tempfile
+import time
+import unittest
+
+import neotier
 
 
 def data_folder():
@@ -31,3 +36,30 @@ def chat(nr, conversations=40, seed=1, most=40):
             turns[at].append(number)
             number += 1
         yield list(turns[at])
+
+
+def service(engine, here):
+    """The SSD tier goes, or comes back."""
+    try:
+        engine.tier_service("ssd", here)
+    except neotier.BusyError:  # pins hold blocks there; it is out all the same
+        pass
+
+
+def failing(own, rng, share, errors=(neotier.IoError, ValueError, MemoryError)):
+    """A method that fails so often, and is slow as often."""
+    def call(self, *given):
+        dice = rng.random()
+        if dice < share:
+            raise errors[rng.randrange(len(errors))]("an injected fault")
+        if dice < 2 * share:
+            time.sleep(0.002)
+        return own(self, *given)
+    return call
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR"))
+        self.folder = holder.name
+        self.addCleanup(holder.cleanup)
