@@ -177,6 +177,23 @@ class Objects(Base):
         self.assertEqual(self.lock(adapter, [1]), [])
         adapter.submit_unlock([host.key(1)])
 
+    def test_a_look_up_that_fails(self):
+        """a look-up that fails half-way finds nothing and leaves no lock"""
+        adapter = self.adapter()
+        self.store(adapter, [1, 2, 3])
+        own, calls = neotier.Session.pin, []
+
+        def third(self, *given):
+            calls.append(given)
+            if len(calls) == 3:
+                raise MemoryError("an injected fault")
+            return own(self, *given)
+
+        with mock.patch.object(neotier.Session, "pin", third):
+            self.assertEqual(self.lock(adapter, [1, 2, 3]), [])
+        self.assertEqual((len(calls), adapter.report_status()["locked"], adapter.counters["found"]), (3, 0, 0))
+        self.assertEqual(self.lock(adapter, [1, 2, 3]), [1, 2, 3])
+
     def test_delete(self):
         """what is deleted is gone; what is locked stays"""
         adapter = self.adapter()
@@ -228,7 +245,10 @@ class Objects(Base):
         self.store(adapter, list(range(20)), 4096)
         buffer = torch.zeros(4096, dtype=torch.uint8)
 
+        waits = []
+
         def hang(self, timeout=None, layer=None):
+            waits.append(timeout)
             time.sleep(timeout)
             raise neotier.TimeoutError("late")
 
@@ -238,6 +258,7 @@ class Objects(Base):
             loaded = self.wait(adapter.get_load_event_fd(), adapter.query_load_result, task)
         self.assertEqual(loaded.popcount(), 0)
         self.assertLess(time.monotonic() - begun, 2, "twenty times .2 s is 4")
+        self.assertLess(len(waits), 4, "once the time is over nothing more is begun")
 
     def test_told_before_a_failure(self):
         """what was stored before a store failed is told to listeners, and counts"""

@@ -75,6 +75,12 @@ class Pages(Base):
             served = [server.serve(blocks) for blocks in (range(40), range(100, 140), range(40))]
             self.assertEqual(served, [0, 0, 40])
             self.closed(server)
+        own = kind.get_page_buffer_meta
+        with mock.patch.object(kind, "get_page_buffer_meta", lambda self, rows: tuple(part[::2] for part in own(self, rows))):
+            server = self.server(model="another")  # what is told is half of a page
+            self.assertEqual(server.storage._pools["kv"].parts, [])
+            self.assertEqual([server.serve(blocks) for blocks in (range(40), range(100, 140), range(40))], [0, 0, 40])
+            self.closed(server)
         self.refused("no pages of pool 'kv'.*page_unified.*page_first_direct", layout="page_unified")
 
     def test_no_copies(self):
@@ -130,8 +136,8 @@ class Pages(Base):
 
     def test_clear(self):
         """clear: nothing is found any more, also after a restart; what comes after is kept"""
-        for tiers in ("dram=64M", "ssd="):
-            server = self.server(tiers)
+        for tiers in ("dram=64M", "ssd=", "dram=4M,ssd="):
+            server = self.server(tiers, model=tiers, settings={"write": "through"})
             for blocks in (range(20), range(100, 120)):
                 server.serve(blocks)
             self.assertTrue(server.storage.clear())
@@ -140,9 +146,11 @@ class Pages(Base):
             server.forget()
             self.assertEqual(server.serve(range(20)), 20)
             self.closed(server)
-        server = self.server("ssd=")
-        self.assertEqual([server.serve(range(20)), server.serve(range(100, 120))], [20, 0])
-        self.closed(server)
+            if "ssd" in tiers:
+                server = self.server(tiers, model=tiers)
+                self.assertEqual([server.serve(range(20)), server.serve(range(100, 120))], [20, 0], tiers)
+                self.closed(server)
+                os.remove(os.path.join(self.folder, "kv"))
 
     def test_clear_waits(self):
         """clear waits for what is under way, and what comes meanwhile is a miss"""
@@ -219,8 +227,8 @@ class Pools(Base):
     """v2 calls: a second pool beside the first."""
 
     def both(self, hit_policy, last=1):
-        server = self.server()
-        side = host.host_pool(host.device_pool(layers=1), 64, "page_first")
+        server = self.server(layout="page_first")
+        side = host.host_pool(host.device_pool(), 64, "page_first")  # alike, so that only its name keeps it apart
         server.storage.register_mem_host_pool_v2(side, PoolName.MAMBA)
         names = host.hashes(range(12))
         rows = server.host.alloc(12 * host.TOKENS)
