@@ -60,7 +60,27 @@ keeps() {
 keeps "cold memory that is bound to the node stays" kept_mempolicy filler=bind
 keeps "cold memory that prefers the node stays" kept_mempolicy filler=prefer
 keeps "pinned cold memory stays" kept_pinned filler=pin
-keeps "cold memory shared with a forked child stays" kept_shared filler=shared
+# holds <name> <counter> <MiB> [group] [arguments of the cold process]: the cold memory of another process stays, in a cgroup
+# where one is named, and the counter says why
+holds() {
+	local name=$1 counter=$2 mb=$3 group=$4 before cold status
+	shift 4
+	before=$(stat "$counter")
+	rm -f /tmp/cold.line
+	sh -c "[ -z '$group' ] || echo 0 > $group/cgroup.procs; exec $NEOTIER_BIN/kmod_content node=0 pages=16 quiet sleep seconds=100000 cold=$mb $*" > /tmp/cold.line 2>&1 &
+	cold=$!
+	eventually takes_term $cold
+	filled() { [ "$(node_free_mb)" -lt 44 ]; }
+	eventually filled
+	content_until "above $counter $before" node="$node" mb=16 sleep
+	status=$?
+	kill $cold
+	wait $cold || status=1
+	[ $status -eq 0 ] && [ "$(field "$(cat /tmp/cold.line)" gone)" = 0 ] && ok "$name: $counter" ||
+		not_ok "$name: $counter" "$line $(cat /tmp/cold.line) $counter $before -> $(stat "$counter")"
+}
+# The hot memory is a process's of its own: what is shared with a child is not promoted, and asks for no room.
+holds "cold memory shared with a forked child stays" kept_shared "$(full)" "" filler=shared
 knob exclude_nodes 0
 before=$(stat promoted)
 line=$($content mb=16 cold="$(full)" seconds=3 sleep)
@@ -96,31 +116,14 @@ status=$?
 mkdir -p /tmp/cgroup
 if mount -t cgroup2 none /tmp/cgroup 2> /dev/null && echo +memory +cpuset > /tmp/cgroup/cgroup.subtree_control 2> /dev/null &&
 	mkdir /tmp/cgroup/cold; then
-	# holds <name> <counter> <MiB>: the cold memory of a process of the cgroup stays, while another's pages are hot
-	holds() {
-		local name=$1 counter=$2 mb=$3 before cold status
-		before=$(stat "$counter")
-		rm -f /tmp/cold.line
-		sh -c "echo 0 > /tmp/cgroup/cold/cgroup.procs; exec $NEOTIER_BIN/kmod_content node=0 pages=16 quiet sleep seconds=100000 cold=$mb" > /tmp/cold.line 2>&1 &
-		cold=$!
-		eventually takes_term $cold
-		filled() { [ "$(node_free_mb)" -lt 44 ]; }
-		eventually filled
-		content_until "above $counter $before" node="$node" mb=16 sleep
-		status=$?
-		kill $cold
-		wait $cold || status=1
-		[ $status -eq 0 ] && [ "$(field "$(cat /tmp/cold.line)" gone)" = 0 ] && ok "$name: $counter" ||
-			not_ok "$name: $counter" "$line $(cat /tmp/cold.line) $counter $before -> $(stat "$counter")"
-	}
 	echo 1G > /tmp/cgroup/cold/memory.low
-	holds "cold memory that memory.low keeps stays" kept_protected "$(full)"
+	holds "cold memory that memory.low keeps stays" kept_protected "$(full)" /tmp/cgroup/cold
 	echo 0 > /tmp/cgroup/cold/memory.low
 	knob exclude_cgroups "$(busybox stat -c %i /tmp/cgroup/cold)"
-	holds "cold memory of an excluded cgroup stays" kept_excluded "$(full)"
+	holds "cold memory of an excluded cgroup stays" kept_excluded "$(full)" /tmp/cgroup/cold
 	knob exclude_cgroups ""
 	echo 0 > /tmp/cgroup/cold/cpuset.mems
-	holds "cold memory of a cpuset without the slow node stays" kept_cpuset $(($(node_free_mb) - 28))
+	holds "cold memory of a cpuset without the slow node stays" kept_cpuset $(($(node_free_mb) - 28)) /tmp/cgroup/cold
 else
 	skip "cold memory of cgroups" "no memory and cpuset controllers in cgroup 2 here"
 fi
