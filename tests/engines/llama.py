@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's llama.cpp (scripts/engines llama.cpp), run for tests and benchmarks: in its folder, with a work folder of the
-caller, as much memory as it is given, and a cold page cache where one is wanted. All of it as root."""
+"""Debian's llama.cpp (scripts/engines llama.cpp), run for tests and benchmarks: in its folder, with a work folder of
+the caller, as much memory as it is given, and a cold page cache where one is wanted. All of it as root."""
 import contextlib
 import dataclasses
 import glob
@@ -37,7 +37,8 @@ exec chroot "$0" "$@"
 
 READ_COUNTS = """
 import gguf, json, sys
-print(json.dumps({tensor.name.split(".")[1]: [int(nr) for nr in tensor.data.ravel()] for tensor in gguf.GGUFReader(sys.argv[1]).tensors
+tensors = gguf.GGUFReader(sys.argv[1]).tensors
+print(json.dumps({tensor.name.split(".")[1]: [int(nr) for nr in tensor.data.ravel()] for tensor in tensors
                   if tensor.name.endswith("ffn_gate_exps.weight.counts")}))
 """
 
@@ -46,7 +47,8 @@ def why_not():
     """Why llama.cpp cannot be run here, in a line; None where it can."""
     if os.geteuid() != 0:
         return "not root: it runs in a folder of its own, by chroot"
-    check = subprocess.run([os.path.join(ROOT, "scripts", "engines"), "--check", "llama.cpp"], capture_output=True, text=True)
+    check = subprocess.run([os.path.join(ROOT, "scripts", "engines"), "--check", "llama.cpp"], capture_output=True,
+                           text=True)
     return (check.stdout + check.stderr).strip().splitlines()[-1] if check.returncode else None
 
 
@@ -158,7 +160,7 @@ def disk(folder, size, read_ahead=128 << 10):
     def call(*words):
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
-            raise OSError(f"{words[0]}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else done.returncode}")
+            raise OSError(f"{words[0]}: {(done.stderr.strip().splitlines() or [done.returncode])[-1]}")
         return done.stdout.strip()
 
     try:
@@ -208,8 +210,8 @@ class Llama:
     def path(self, name):
         return os.path.join(self.work, name)
 
-    def command(self, words_):
-        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", MOUNTS, FOLDER, *self.binds, "--", *words_]
+    def command(self, given):
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", MOUNTS, FOLDER, *self.binds, "--", *given]
 
     @staticmethod
     def environment(env=None):
@@ -221,8 +223,9 @@ class Llama:
         try:
             with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
                 begun = time.monotonic()
-                process = subprocess.Popen(self.command(given), env=self.environment(env), stdout=out, stderr=err,
-                                           stdin=stdin or subprocess.DEVNULL, preexec_fn=group.join if group else None)
+                process = subprocess.Popen(
+                    self.command(given), env=self.environment(env), stdout=out, stderr=err,
+                    stdin=stdin or subprocess.DEVNULL, preexec_fn=group.join if group else None)
                 # It has replaced the shell that started it, so what it used is the process's own.
                 status = used = None
                 while status is None:
@@ -284,9 +287,9 @@ class Llama:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path("stats.json"))
         result = self.whole(
-            lambda result: "total time" in result.err, "llama-completion", "-m", f"{INSIDE}/{model}", "-no-cnv", "-p", prompt,
-            "-n", str(nr), "--temp", "0", "--seed", "1", "--ignore-eos", "-c", str(context or 512), "-t",
-            str(threads or self.threads), *([] if warm_up else ["--no-warmup"]), *more, env=env, **how)
+            lambda result: "total time" in result.err, "llama-completion", "-m", f"{INSIDE}/{model}", "-no-cnv",
+            "-p", prompt, "-n", str(nr), "--temp", "0", "--seed", "1", "--ignore-eos", "-c", str(context or 512),
+            "-t", str(threads or self.threads), *([] if warm_up else ["--no-warmup"]), *more, env=env, **how)
         # llama.cpp ends its text with an empty line.
         result.out = result.out.rstrip("\n")
         result.prompt_per_s = self.speed(r"prompt eval time", result.err)
@@ -308,8 +311,8 @@ class Llama:
 
     def bench(self, model, prompt, nr, *more, repetitions=1, threads=None, **how):
         """llama-bench: tokens a second of a prompt, and after one."""
-        result = self.run("llama-bench", "-m", f"{INSIDE}/{model}", "-t", str(threads or self.threads), "-p", str(prompt),
-                          "-n", str(nr), "-r", str(repetitions), "-o", "json", *more, **how)
+        result = self.run("llama-bench", "-m", f"{INSIDE}/{model}", "-t", str(threads or self.threads), "-p",
+                          str(prompt), "-n", str(nr), "-r", str(repetitions), "-o", "json", *more, **how)
         if not result.status:
             for part in json.loads(result.out):
                 if part["n_gen"]:
@@ -324,9 +327,10 @@ class Llama:
             file.write(text)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path("logits"))
+        limited = ["--chunks", str(chunks)] if chunks else []
         result = self.run("llama-perplexity", "-m", f"{INSIDE}/{model}", "-t", str(threads or self.threads), "-f",
-                          f"{INSIDE}/text", "-c", str(context), "-b", str(context), *(["--chunks", str(chunks)] if chunks else []),
-                          "--save-all-logits", f"{INSIDE}/logits", *more, **how)
+                          f"{INSIDE}/text", "-c", str(context), "-b", str(context), *limited, "--save-all-logits",
+                          f"{INSIDE}/logits", *more, **how)
         if not result.status:
             with open(self.path("logits"), "rb") as file:
                 result.out = file.read()
@@ -352,8 +356,9 @@ class Llama:
             rows = parsed(result.out)
             return len(rows) == layers - 1 and all(len(of) == nr for of in rows.values())
 
-        result = self.whole(is_whole, "llama-debug", "-m", f"{INSIDE}/{model}", "-p", words(first, nr + 60), "-ub", "6", "-c",
-                            str(nr + 128), "-t", str(self.threads), "--no-warmup", "--verbose", "--tensor-filter", "ffn_moe_topk")
+        result = self.whole(is_whole, "llama-debug", "-m", f"{INSIDE}/{model}", "-p", words(first, nr + 60), "-ub", "6",
+                            "-c", str(nr + 128), "-t", str(self.threads), "--no-warmup", "--verbose", "--tensor-filter",
+                            "ffn_moe_topk")
         if result.status or not is_whole(result):
             raise RuntimeError(f"llama-debug: {result.said()}")
         return parsed(result.out)
@@ -362,8 +367,8 @@ class Llama:
         """How often unmodified llama.cpp chooses each expert for words, a multiple of `chunk`: {layer: [count]}."""
         with open(self.path("text"), "w", encoding="ascii") as file:
             file.write(words(first, nr))
-        result = self.run("llama-imatrix", "-m", f"{INSIDE}/{model}", "-f", f"{INSIDE}/text", "-c", str(chunk), "-b", str(chunk),
-                          "-t", str(self.threads), "-o", f"{INSIDE}/imatrix.gguf")
+        result = self.run("llama-imatrix", "-m", f"{INSIDE}/{model}", "-f", f"{INSIDE}/text", "-c", str(chunk),
+                          "-b", str(chunk), "-t", str(self.threads), "-o", f"{INSIDE}/imatrix.gguf")
         if result.status:
             raise RuntimeError(f"llama-imatrix: {result.said()}")
         with open(self.path("read.py"), "w", encoding="ascii") as file:
@@ -381,14 +386,15 @@ class Llama:
             port = free.getsockname()[1]
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             process = subprocess.Popen(self.command([
-                "llama-server", "-m", f"{INSIDE}/{model}", "--host", "127.0.0.1", "--port", str(port), "-np", str(slots), "-c",
-                str(context), "-t", str(threads or self.threads), "--no-warmup", *more]), env=self.environment(env), stdout=log,
-                stderr=log, stdin=subprocess.DEVNULL)
+                "llama-server", "-m", f"{INSIDE}/{model}", "--host", "127.0.0.1", "--port", str(port), "-np", str(slots),
+                "-c", str(context), "-t", str(threads or self.threads), "--no-warmup", *more]),
+                env=self.environment(env), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
             def ask(prompt, nr, path="completion"):
                 body = json.dumps({"prompt": prompt, "n_predict": nr, "temperature": 0, "seed": 1, "ignore_eos": True,
-                                   "cache_prompt": False, "return_tokens": True}).encode()
-                request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", body, {"Content-Type": "application/json"})
+                                   "cache_prompt": False, "return_tokens": True})
+                request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", body.encode(),
+                                                 {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=timeout) as answer:
                     return json.load(answer)
 
@@ -401,7 +407,8 @@ class Llama:
                     except OSError:
                         if process.poll() is not None or time.monotonic() - begun > timeout:
                             log.seek(0)
-                            raise RuntimeError("llama-server: " + " | ".join(log.read().strip().splitlines()[-6:])) from None
+                            last = log.read().strip().splitlines()[-6:]
+                            raise RuntimeError("llama-server: " + " | ".join(last)) from None
                         time.sleep(.1)
                 yield ask
             finally:
@@ -419,7 +426,8 @@ def copy_backend(folder):
     library = os.path.join(LIBRARIES, "libneotier.so.1")
     for path in (os.path.join(LIBRARIES, BACKEND), library):
         shutil.copy(path, folder)
-    for line in subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout.splitlines():
+    needed = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
+    for line in needed.splitlines():
         name, arrow, rest = line.strip().partition(" => ")
         if arrow and not glob.glob(f"{FOLDER}/usr/lib/*-linux-gnu/{name}"):
             shutil.copy(rest.split(" (")[0], os.path.join(folder, name))

@@ -125,7 +125,8 @@ class Model:
 
         def make():
             rng = self.rng(name)
-            raw = np.frombuffer(rng.bytes(int(np.prod(shape[:-1])) * row), np.uint8).reshape(-1, self.block_bytes).copy()
+            raw = np.frombuffer(rng.bytes(int(np.prod(shape[:-1])) * row), np.uint8).copy()
+            raw = raw.reshape(-1, self.block_bytes)
             scale = np.float16(gain / (self.rms * np.sqrt(shape[-1])))
             raw[:, :2] = np.frombuffer(scale.tobytes(), np.uint8)
             if self.given.type == "q8_0":  # a quantiser makes no -128
@@ -178,14 +179,16 @@ class Model:
             return made
         made = np.zeros((nr, self.embd), np.float32)
         # Layers make the ordinary dimensions about 2.5 times as large as they begin.
-        made[:, self.ordinary] = rng.standard_normal((nr, len(self.ordinary))) * SMALL * LOUD / 2.5 / np.sqrt(len(self.ordinary))
+        size = SMALL * LOUD / 2.5 / np.sqrt(len(self.ordinary))
+        made[:, self.ordinary] = rng.standard_normal((nr, len(self.ordinary))) * size
         words = self.codes()[FIRST:]
         made[FIRST:, self.code] = np.roll(words, 1, axis=0) / self.code_size  # the word before it
         return made * 16
 
     def write(self):
         given = self.given
-        embd, ff, experts, reserved = self.embd, given.ff, given.experts, np.setdiff1d(np.arange(self.embd), self.ordinary)
+        embd, ff, experts = self.embd, given.ff, given.experts
+        reserved = np.setdiff1d(np.arange(embd), self.ordinary)
         writer = gguf.GGUFWriter(given.output, "qwen3moe")
         writer.add_name("random-moe")
         writer.add_block_count(given.layers)
@@ -204,7 +207,8 @@ class Model:
         # "w1" is merged from left to right, so each word's beginning has to be a word too. So the numbers have no
         # leading zeros, and "w" alone takes the place of a byte that no text has.
         kind = gguf.TokenType
-        tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + [f"\u2581w{i}" for i in range(self.words)]
+        tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
+        tokens += [f"\u2581w{i}" for i in range(self.words)]
         kinds = [kind.UNKNOWN, kind.CONTROL, kind.CONTROL] + [kind.BYTE] * 256 + [kind.NORMAL] * self.words
         tokens[3 + 255], kinds[3 + 255] = "\u2581w", kind.NORMAL
         writer.add_vocab_size(len(tokens))
@@ -232,7 +236,8 @@ class Model:
             self.floats(at + "attn_q_norm.weight", HEAD)
             self.floats(at + "attn_k_norm.weight", HEAD)
             self.floats(at + "ffn_norm.weight", embd)
-            self.floats(at + "ffn_gate_inp.weight", experts, embd, make=lambda rng, layer=layer: self.gate(layer, rng))
+            self.floats(at + "ffn_gate_inp.weight", experts, embd,
+                        make=lambda rng, layer=layer: self.gate(layer, rng))
             self.quantised(at + "ffn_gate_exps.weight", experts, ff, embd)
             self.quantised(at + "ffn_up_exps.weight", experts, ff, embd)
             self.quantised(at + "ffn_down_exps.weight", experts, embd, ff, zero_rows=reserved)
@@ -241,8 +246,10 @@ class Model:
         for name, shape, stored, _ in self.tensors:
             bytes_of = int(np.prod(shape)) * (4 if stored == TYPES.F32 else 1)
             sizes["experts" if "_exps" in name else "others"] += bytes_of
-            writer.add_tensor_info(name, shape, np.dtype(np.float32 if stored == TYPES.F32 else np.uint8), bytes_of,
-                                   None if stored == TYPES.F32 else stored)
+            if stored == TYPES.F32:
+                writer.add_tensor_info(name, shape, np.dtype(np.float32), bytes_of)
+            else:
+                writer.add_tensor_info(name, shape, np.dtype(np.uint8), bytes_of, stored)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -267,8 +274,9 @@ def main():
         model.write_routes(given.routes_out)
     print(json.dumps({
         "type": given.type, "layers": given.layers, "experts": given.experts, "used": given.used, "embd": model.embd,
-        "ff": given.ff, "words": model.words, "router": given.router, "expert_bytes": sizes["experts"] // given.layers // given.experts,
-        "experts_bytes": sizes["experts"], "other_bytes": sizes["others"], "file_bytes": os.path.getsize(given.output)}))
+        "ff": given.ff, "words": model.words, "router": given.router,
+        "expert_bytes": sizes["experts"] // given.layers // given.experts, "experts_bytes": sizes["experts"],
+        "other_bytes": sizes["others"], "file_bytes": os.path.getsize(given.output)}))
 
 
 if __name__ == "__main__":
