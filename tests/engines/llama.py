@@ -52,6 +52,13 @@ def why_not():
     return (check.stdout + check.stderr).strip().splitlines()[-1] if check.returncode else None
 
 
+def version():
+    """Of what is installed in the folder, as Debian numbers it."""
+    return subprocess.run(
+        ["dpkg-query", f"--admindir={FOLDER}/var/lib/dpkg", "-W", "-f", "${Version}", "llama.cpp-tools"],
+        check=True, capture_output=True, text=True).stdout.rpartition(":")[2]
+
+
 def no_backend():
     """Why the backend cannot be run here; None where it can."""
     path = os.path.join(LIBRARIES, BACKEND)
@@ -386,8 +393,8 @@ class Llama:
             port = free.getsockname()[1]
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             process = subprocess.Popen(self.command([
-                "llama-server", "-m", f"{INSIDE}/{model}", "--host", "127.0.0.1", "--port", str(port), "-np", str(slots),
-                "-c", str(context), "-t", str(threads or self.threads), "--no-warmup", *more]),
+                "llama-server", "-m", f"{INSIDE}/{model}", "--host", "127.0.0.1", "--port", str(port),
+                "-np", str(slots), "-c", str(context), "-t", str(threads or self.threads), "--no-warmup", *more]),
                 env=self.environment(env), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
             def ask(prompt, nr, path="completion"):

@@ -307,8 +307,9 @@ class Memory(WithLlama):
             env = self.llama.backend(budget)
             result = self.fine(self.llama.completion(name, PROMPT, TOKENS, env=env, limit=0, cold_first=True),
                                Shared.stock("q8_0"))
-            print(f"# budget {budget >> 20} MiB of {made['experts_bytes'] >> 20}: peak {result.peak >> 20} MiB of the cgroup, "
-                  f"{result.rss >> 20} resident; bound {bound >> 20}, {base >> 20} of it stock's without experts", flush=True)
+            print(f"# budget {budget >> 20} MiB of {made['experts_bytes'] >> 20}: peak {result.peak >> 20} MiB of the "
+                  f"cgroup, {result.rss >> 20} resident; bound {bound >> 20}, {base >> 20} of it stock's without experts",
+                  flush=True)
             self.assertLessEqual(result.stats["resident_peak_bytes"], budget)
             self.assertLessEqual(result.stats["budget_bytes"], budget)
             self.assertLessEqual(result.rss, bound)
@@ -323,7 +324,8 @@ class Policy(WithLlama):
     def replay(self, policy, slots):
         text = subprocess.run([
             os.path.join(ROOT, "build", "bin", "neotier"), "moe", "replay", self.llama.path("routes"),
-            "--layers", str(LAYERS), "--experts-per-layer", str(slots), "--policy", policy, "--predictor", "none", "--json", "-", "-q"],
+            "--layers", str(LAYERS), "--experts-per-layer", str(slots), "--policy", policy, "--predictor", "none",
+            "--json", "-", "-q"],
             check=True, capture_output=True, text=True).stdout
         return json.loads(text)
 
