@@ -176,6 +176,7 @@ def disk(folder, size, read_ahead=128 << 10):
         call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0", image)
         call("mount", "-o", "loop", image, where)  # the device goes with the last mount
         try:
+            os.unlink(image)  # the device holds it, and a test that is killed leaves nothing
             device = call("findmnt", "-n", "-o", "SOURCE", where)
             # Past this machine's page cache, so that what is cold is cold. Not every file system below can.
             with contextlib.suppress(OSError):

@@ -181,25 +181,36 @@ class Same(WithLlama):
         for share in (None, 1, 2, 4):
             memory = None if share is None else (made["experts_bytes"] + 256 * IN_PAGES) // share
             env, where = self.llama.backend(memory), f"with {memory or 'all'} bytes"
-            result = self.fine(self.llama.completion(name, PROMPT, TOKENS, env=env), text)
+            result = self.fine(self.llama.completion(name, PROMPT, TOKENS, *more, env=env), text)
             self.assertIsNotNone(result.stats, f"the backend computed nothing {where}: no stats")
             self.assertGreater(result.stats["uses"], 0, where)
             if share and share > 1:
                 self.assertLess(result.stats["resident_peak_bytes"], made["experts_bytes"], where)
                 self.assertGreater(result.stats["loads"], 0, where)
-            self.assertTrue(self.fine(self.llama.logits(name, TEXT, env=env)).out == logits, f"other logits {where}")
+            self.assertTrue(self.fine(self.llama.logits(name, TEXT, *more, env=env)).out == logits, f"other logits {where}")
 
     def test_q8_0(self):
         """Q8_0: text and logits are stock's bit for bit with all, half and a quarter of the experts in memory"""
         self.same("q8_0")
 
     def test_q4_0(self):
-        """Q4_0: the same, beside stock that does not repack (repacking rounds in another way)"""
+        """Q4_0: the same, where nothing is repacked (repacking rounds in another way)"""
         self.same("q4_0", "-nr")
 
     def test_q4_k(self):
         """Q4_K: the same"""
         self.same("q4_K", "-nr")
+
+    def test_repacked(self):
+        """where llama.cpp repacks the other weights, text and logits are the same whatever memory the experts get"""
+        for kind in ("q4_0", "q4_K"):
+            name, made = Shared.model(kind)
+            seen = []
+            for memory in (None, made["experts_bytes"] // 4):
+                env = self.llama.backend(memory)
+                seen.append((self.fine(self.llama.completion(name, PROMPT, TOKENS, env=env)).out,
+                             self.fine(self.llama.logits(name, TEXT, env=env)).out))
+            self.assertTrue(seen[0] == seen[1], kind)
 
     def test_load_modes(self):
         """each load mode gives stock's text, or is refused in one line"""
