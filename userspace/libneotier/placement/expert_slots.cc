@@ -24,7 +24,7 @@ ExpertSlots::ExpertSlots(const PolicyRef& policy, const PolicyRef& predictor, co
   predictions_.resize(size_t{options.lookahead} * options.experts);
   chance_.resize(predictions_.size());
   candidates_.resize(options.lookahead);
-  order_.resize(options.slots);
+  order_.resize(options.slots + 1);
 }
 
 neotier_placement_config ExpertSlots::config() const {
@@ -76,12 +76,14 @@ ExpertSlots::Served ExpertSlots::serve(uint32_t index) {
     std::erase(on_way_, object);  // goes on as demand
     return served;
   }
-  // Asked before room is looked for, so that a policy's wish and a lack of slots are told apart.
-  if (!policy_.admit(event_, index)) {
+  // Asked before room is looked for, so that a policy's wish and a lack of slots are told apart. Of a wider layer's
+  // last slot a policy knows nothing.
+  const bool room = held_[layer] < slots_of(layer);
+  if (!policy_.admit(event_, index) && !(room && held_[layer] >= options_.slots)) {
     served.how = How::kBypassed;
     return served;
   }
-  if (held_[layer] == options_.slots) {
+  if (!room) {
     uint32_t victim = kNone;
     if (policy_.victims(event_, index, 1, &victim) == 1) {
       evict(victim, layer);
@@ -188,7 +190,7 @@ void ExpertSlots::arrived(uint32_t object) {
 }
 
 bool ExpertSlots::place(uint32_t object) {
-  if (holds(object) || held_[object / options_.experts] == options_.slots) return false;
+  if (holds(object) || held_[object / options_.experts] == slots_of(object / options_.experts)) return false;
   insert(fetch_event(object, 0, 0), 0);
   flags_[object] &= static_cast<uint8_t>(~NEOTIER_PINNED);
   return true;
@@ -226,9 +228,9 @@ ExpertSlots::Candidate ExpertSlots::find_candidate(uint32_t lead, double floor, 
   if (candidate.object == kNone || chance[candidate.object - first] <= floor) return {};
   candidate.current = true;
   candidate.gain = chance[candidate.object - first];
-  if (held_[layer] < options_.slots) return candidate;
+  if (held_[layer] < slots_of(layer)) return candidate;
   const neotier_event event = fetch_event(candidate.object, chance[candidate.object - first], now_ns);
-  const uint32_t nr = policy_.victims(event, 0, options_.slots, order_.data());
+  const uint32_t nr = policy_.victims(event, 0, slots_of(layer), order_.data());
   double least = 0;
   for (uint32_t i = 0; i < nr; i++) {
     const double place = nr > 1 ? static_cast<double>(i) / (nr - 1) : 0;

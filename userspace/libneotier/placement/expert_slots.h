@@ -34,6 +34,7 @@ struct PlannerOptions {
 struct ExpertSlotsOptions {
   uint32_t layers = 0, experts = 0, top_k = 0;  // of the model; experts of a layer, and used of it by a token
   uint32_t slots = 0;                           // of each layer, 1 .. experts
+  uint32_t wider_layers = 0;                    // layers, from the first, that have one slot more; 0 where slots is experts
   uint32_t batch = 1;                           // rows
   uint64_t expert_bytes = 0;
   uint32_t lookahead = 6;  // layers, 1 .. layers - 1
@@ -94,6 +95,7 @@ class ExpertSlots {
     uint32_t object = NEOTIER_NO_OBJECT, victim = NEOTIER_NO_OBJECT;
   };
   neotier_placement_config config() const;
+  uint32_t slots_of(uint32_t layer) const { return options_.slots + (layer < options_.wider_layers); }
   [[noreturn]] void broken(const std::string& what) const;
   void insert(const neotier_event& event, uint32_t index);
   void evict(uint32_t victim, uint32_t layer);
