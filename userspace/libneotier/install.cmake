@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS neotier_shared EXPORT neotier
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Runtime NAMELINK_COMPONENT Development)
-install(FILES include/neotier.h include/neotier_client.h include/neotier_kv.h
+install(FILES include/neotier.h include/neotier_client.h include/neotier_kv.h include/neotier_moe.h include/neotier_slots.h
   ${NEOTIER_ROOT}/policies/placement/neotier_placement.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT Development)
 install(FILES ${NEOTIER_ROOT}/examples/engine.c ${NEOTIER_ROOT}/examples/client.c

@@ -29,6 +29,40 @@ uint64_t up(uint64_t n) { return down(n + kPage - 1); }
 // Whole pages that so many bytes lie in, wherever they begin.
 uint64_t pages_of(uint64_t bytes) { return bytes % kPage == 0 ? bytes : up(bytes) + kPage; }
 
+// Sizes in whole pages: of one expert of each layer, and of the largest part.
+struct Sizes {
+  uint64_t unit = 0, largest = 0;
+  // The blocks of a file that hold a part's pages: one more at each end.
+  uint64_t stage() const { return largest + 2 * kIoBlock; }
+};
+
+Sizes sizes_of(const std::vector<MappedLayer>& layers) {
+  Sizes sizes;
+  for (const MappedLayer& layer : layers)
+    for (const MappedPart& p : layer) {
+      sizes.unit += pages_of(p.bytes);
+      sizes.largest = std::max(sizes.largest, pages_of(p.bytes));
+    }
+  return sizes;
+}
+
+uint64_t expert_bytes(const MappedLayer& layer) {
+  uint64_t sum = 0;
+  for (const MappedPart& p : layer) sum += pages_of(p.bytes);
+  return sum;
+}
+
+// What a step over all experts needs at once: one part of each, and the other parts of those that have a slot.
+uint64_t step_bytes(const std::vector<MappedLayer>& layers, uint32_t experts, uint32_t slots) {
+  uint64_t most = 0;
+  for (const MappedLayer& layer : layers)
+    for (const MappedPart& p : layer) {
+      const uint64_t one = pages_of(p.bytes);
+      most = std::max(most, experts * one + slots * (expert_bytes(layer) - one));
+    }
+  return most;
+}
+
 }  // namespace
 
 MappedExperts::MappedExperts(EmptyRange& range, std::vector<MappedLayer> layers, const MappedOptions& options)
@@ -93,52 +127,38 @@ Status MappedExperts::check(const std::vector<model::ModelFile>& files) const {
   return {};
 }
 
-// What a step over all experts needs at once: one part of each, and the other parts of those that have a slot.
-uint64_t MappedExperts::step_bytes(uint32_t slots) const {
-  uint64_t most = 0;
-  for (const MappedLayer& layer : layers_) {
-    uint64_t unit = 0;
-    for (const MappedPart& p : layer) unit += pages_of(p.bytes);
-    for (const MappedPart& p : layer) {
-      const uint64_t one = pages_of(p.bytes);
-      most = std::max(most, options_.experts * one + slots * (unit - one));
-    }
-  }
-  return most;
+uint64_t MappedExperts::least_bytes(const std::vector<MappedLayer>& layers, uint32_t experts) {
+  const Sizes sizes = sizes_of(layers);
+  return std::max(step_bytes(layers, experts, 1), sizes.unit) + 2 * sizes.stage();
 }
 
 Status MappedExperts::plan() {
-  uint64_t unit = 0, largest = 0;  // an expert of each layer; a part
-  for (const MappedLayer& layer : layers_)
-    for (const MappedPart& p : layer) {
-      unit += pages_of(p.bytes);
-      largest = std::max(largest, pages_of(p.bytes));
-    }
-  all_bytes_ = options_.experts * unit;
-  // The blocks of a file that hold the pages: one more at each end.
-  stage_bytes_ = largest + 2 * kIoBlock;
+  const uint32_t experts = options_.experts;
+  const Sizes sizes = sizes_of(layers_);
+  all_bytes_ = experts * sizes.unit;
+  stage_bytes_ = sizes.stage();
   uint64_t stages = std::clamp<uint64_t>(kMostStaged / stage_bytes_, 2, kMostStages);
   const uint64_t budget = std::min(options_.budget_bytes, all_bytes_ + stages * stage_bytes_);
   while (stages > 2 && stages * stage_bytes_ > budget / 16) stages--;
   staging_bytes_ = stages * stage_bytes_;
-  const uint64_t least = std::max(step_bytes(1), unit) + 2 * stage_bytes_;
-  if (budget < least)
+  if (const uint64_t least = least_bytes(layers_, experts); budget < least)
     return {Code::kFull,
             fmt::format("{} bytes for experts are less than one operation needs: {} bytes ({:.1f} MiB) at least",
                         budget, least, std::ceil(static_cast<double>(least) / 104857.6) / 10)};
   limit_ = budget - staging_bytes_;
-  uint64_t slots = std::min<uint64_t>(limit_ / unit, options_.experts);
-  while (slots > 1 && slots < options_.experts && step_bytes(static_cast<uint32_t>(slots) + 1) > limit_) slots--;
+  const auto fits = [&](uint64_t slots) {
+    return slots == experts || step_bytes(layers_, experts, static_cast<uint32_t>(slots)) <= limit_;
+  };
+  uint64_t slots = std::min<uint64_t>(limit_ / sizes.unit, experts);
+  while (slots > 1 && !fits(slots)) slots--;
   slots_count_ = static_cast<uint32_t>(slots);
-  uint64_t left = limit_ - slots * unit;
-  if (slots < options_.experts && step_bytes(slots_count_ + 1) <= limit_) {
-    for (const MappedLayer& layer : layers_) {
-      uint64_t one = 0;
-      for (const MappedPart& p : layer) one += pages_of(p.bytes);
-      if (one > left) break;
-      left -= one;
-      wider_layers_++;
-    }
+  if (slots == experts || !fits(slots + 1)) return {};
+  uint64_t left = limit_ - slots * sizes.unit;
+  for (const MappedLayer& layer : layers_) {
+    const uint64_t one = expert_bytes(layer);
+    if (one > left) break;
+    left -= one;
+    wider_layers_++;
   }
   return {};
 }

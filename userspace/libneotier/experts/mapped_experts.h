@@ -110,6 +110,8 @@ class MappedExperts {
   static Result<std::unique_ptr<MappedExperts>> open(EmptyRange& range, const std::vector<model::ModelFile>& files,
                                                      std::vector<MappedLayer> layers, const MappedOptions& options);
   ~MappedExperts();
+  // The least budget that open() takes for these layers; of their parts only `bytes` matter.
+  static uint64_t least_bytes(const std::vector<MappedLayer>& layers, uint32_t experts);
 
   // kInvalid: no such layer or expert.
   Result<std::unique_ptr<MappedStep>> begin(uint32_t layer, std::span<const Use> uses);
@@ -144,7 +146,6 @@ class MappedExperts {
   Status check(const std::vector<model::ModelFile>& files) const;
   Status plan();
   Status set_up(const std::vector<model::ModelFile>& files);
-  uint64_t step_bytes(uint32_t slots) const;
 
   uint32_t piece_of(uint32_t object, uint32_t part) const { return object * parts_ + part; }
   const MappedPart& part_of(uint32_t piece) const { return layers_[piece / parts_ / options_.experts][piece % parts_]; }
