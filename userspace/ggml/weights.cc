@@ -167,8 +167,9 @@ std::string Weights::summary() const {
   uint64_t all = 0;
   for (const One& one : tensors_) all += one.bytes;
   if (c.slots == experts_) return fmt::format("{} of experts, all of which fit into memory", format_size(all));
-  return fmt::format("{} of experts, {} of them in memory: {} of {} in each of {} layers, and one more in the first {}",
-                     format_size(all), format_size(c.memory_limit), c.slots, experts_, layers_, c.wider_layers);
+  const std::string more = c.wider_layers ? fmt::format(", and one more in {} of them", c.wider_layers) : "";
+  return fmt::format("{} of experts, {} of them in memory: {} of {} in each of {} layers{}", format_size(all),
+                     format_size(c.memory_limit), c.slots, experts_, layers_, more);
 }
 
 std::string Weights::stats() const {
