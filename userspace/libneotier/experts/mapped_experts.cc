@@ -376,6 +376,8 @@ void MappedExperts::pump() {
 }
 
 void MappedExperts::done(Loader::Load& load, const Status& status) {
+  // The loader goes through its loads: none of them may be cancelled from here then.
+  if (closing_) return;
   const uint32_t piece = load.object, object = piece / parts_;
   Piece& p = pieces_[piece];
   if (p.load == &load) {

@@ -285,6 +285,16 @@ TEST_F(Mapped, EndsWhileReadsAreUnderWay) {
   EXPECT_EQ(range_->base()[3 * kPage], std::byte{0}) << "the range is anybody's again";
 }
 
+TEST_F(Mapped, EndsWhileAllAreOnTheirWay) {
+  make({});
+  if (IsSkipped()) return;
+  for (int round = 0; round < 20; round++) {
+    auto made = open(options(UINT64_MAX));
+    ASSERT_TRUE(made);
+    made->reset();
+  }
+}
+
 TEST_F(Mapped, RefusesWhatIsNotInItsFileOrItsRange) {
   make({});
   if (IsSkipped()) return;
