@@ -242,9 +242,9 @@ void MappedExperts::note_peak() {
 // It is to be there; what is there already is kept.
 void MappedExperts::want(uint32_t piece, bool demand) {
   Piece& p = pieces_[piece];
-  if (p.loose) {
-    p.loose = false;
+  if (std::exchange(p.loose, false)) {
     loose_.remove(piece);
+    if (p.state == State::kLoading) loading_loose_ -= room_of(piece);
   }
   if (p.state == State::kHere) return;
   errors_.erase(piece);
@@ -262,11 +262,16 @@ void MappedExperts::want(uint32_t piece, bool demand) {
   (demand ? demand_ : background_).push_back(piece);
 }
 
+void MappedExperts::not_loading(uint32_t piece, bool loose) {
+  loading_ -= room_of(piece);
+  if (loose) loading_loose_ -= room_of(piece);
+}
+
 // It is not to be there any more.
 void MappedExperts::forget(uint32_t piece) {
   Piece& p = pieces_[piece];
-  if (p.loose) loose_.remove(piece);
-  p.loose = false;
+  const bool loose = std::exchange(p.loose, false);
+  if (loose) loose_.remove(piece);
   switch (std::exchange(p.state, State::kAbsent)) {
     case State::kAbsent:
       return;
@@ -274,7 +279,7 @@ void MappedExperts::forget(uint32_t piece) {
       std::erase(p.demand ? demand_ : background_, piece);
       return;
     case State::kLoading:
-      loading_ -= room_of(piece);
+      not_loading(piece, loose);
       loader_->cancel(std::exchange(p.load, nullptr));
       return;
     case State::kHere:
@@ -313,9 +318,9 @@ void MappedExperts::drop(uint32_t object) {
   for (uint32_t p = 0; p < parts_; p++) forget(piece_of(object, p));
 }
 
-// An expert that has a slot makes way: of the layer that comes last from here.
+// An expert that has a slot makes way: of the layer that comes last from here, of this one when there is no other.
 bool MappedExperts::borrow() {
-  for (uint32_t back = 1; back < layers(); back++) {
+  for (uint32_t back = 1; back <= layers(); back++) {
     const uint32_t layer = (layer_ + layers() - back) % layers();
     for (uint32_t object = (layer + 1) * options_.experts; object-- > layer * options_.experts;) {
       if (!slots_->holds(object) || users_[object] > 0) continue;
@@ -351,6 +356,7 @@ void MappedExperts::start(uint32_t piece) {
   Piece& p = pieces_[piece];
   p.state = State::kLoading;
   loading_ += place.bytes;
+  if (p.loose) loading_loose_ += place.bytes;
   const uint64_t first = place.offset / kIoBlock * kIoBlock;
   const uint64_t end = (place.offset + place.bytes + kIoBlock - 1) / kIoBlock * kIoBlock;
   p.load = loader_->start(piece, {Run{part_of(piece).file, first, end - first, 0}},
@@ -364,9 +370,13 @@ void MappedExperts::pump() {
     auto& queue = demand ? demand_ : background_;
     while (!queue.empty() && !free_stages_.empty()) {
       const uint32_t piece = queue.front();
-      // Several steps may wait for one another's room: then one of them goes on without.
-      const bool stuck = demand && open_steps_ > 1 && loading_ == 0;
-      if (!make_room(room_of(piece), demand) && !stuck) break;
+      const bool room = make_room(room_of(piece), demand);
+      // Who made way for it may have been next.
+      if (queue.empty() || queue.front() != piece) continue;
+      // Several steps may wait for one another's room: then one of them goes on without. Looked at only now, as making
+      // room may have cancelled what was on its way; what comes by faults helps none of them.
+      const bool stuck = demand && open_steps_ > 1 && loading_ == loading_loose_;
+      if (!room && !stuck) break;
       queue.pop_front();
       start(piece);
     }
@@ -383,7 +393,7 @@ void MappedExperts::done(Loader::Load& load, const Status& status) {
   if (p.load == &load) {
     const Place place = place_of(piece);
     p.load = nullptr;
-    loading_ -= place.bytes;
+    not_loading(piece, p.loose);
     Status placed = status;
     if (placed.is_ok()) placed = range_.put(place.at, load.memory + place.offset % kIoBlock, place.bytes);
     if (placed.is_ok()) {
@@ -447,12 +457,12 @@ void MappedExperts::fault(std::byte* page) {
       Piece& p = pieces_[piece];
       if (p.state == State::kHere) continue;
       if (p.state != State::kLoading) {
-        const bool nobodys = p.state == State::kAbsent;
+        const bool nobodys = p.state == State::kAbsent || p.loose;
         want(piece, true);
         std::erase(demand_, piece);
         demand_.push_front(piece);
         p.loose = nobodys;
-      } else {
+      } else if (!p.loose) {
         want(piece, true);
       }
       pump();

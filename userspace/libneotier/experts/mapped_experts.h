@@ -154,6 +154,7 @@ class MappedExperts {
 
   void want(uint32_t piece, bool demand);
   void forget(uint32_t piece);
+  void not_loading(uint32_t piece, bool loose);
   void drop(uint32_t object);
   void empty(uint32_t piece);
   void pump();
@@ -189,8 +190,8 @@ class MappedExperts {
   std::vector<neotier_access> accesses_;
   uint64_t tick_ = 0, arrived_ns_ = 0;
   double layer_ns_ = 0;
-  uint64_t in_memory_ = 0, loading_ = 0;
-  uint32_t layer_ = 0;  // of the last step
+  uint64_t in_memory_ = 0, loading_ = 0, loading_loose_ = 0;  // loose ones are part of the former
+  uint32_t layer_ = 0;                                        // of the last step
   uint32_t open_steps_ = 0;
   bool serving_ = false, fetching_ = false, pumping_ = false, closing_ = false;
   MappedCounters counters_;

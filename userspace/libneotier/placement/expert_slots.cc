@@ -199,6 +199,9 @@ bool ExpertSlots::place(uint32_t object) {
 void ExpertSlots::remove(uint32_t object) {
   const bool in_event = seen_[object] == event_.tick + 1 && (flags_[object] & NEOTIER_PINNED);
   take_out(object, NEOTIER_REMOVED);
+  // It can make way for nobody now.
+  for (Candidate& candidate : candidates_)
+    if (candidate.victim == object) candidate.current = false;
   if (in_event) flags_[object] = NEOTIER_PINNED;
 }
 
