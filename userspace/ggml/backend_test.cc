@@ -459,6 +459,7 @@ TEST_F(Backend, WordsOfTheEnvironmentThatAreNoneEndTheHost) {
   };
   EXPECT_EXIT(with("NEOTIER_EXPERTS_MEMORY", "much"), testing::ExitedWithCode(1), "'much' is no size.*or all");
   EXPECT_EXIT(with("NEOTIER_EXPERTS_MEMORY", "0"), testing::ExitedWithCode(1), "no room for experts");
+  EXPECT_EXIT(with("NEOTIER_EXPERTS_POLICY", ""), testing::ExitedWithCode(1), "POLICY is set and empty");
   EXPECT_EXIT(with("NEOTIER_EXPERTS_NODE", "fast"), testing::ExitedWithCode(1), "'fast' is no NUMA node");
   EXPECT_EXIT(with("NEOTIER_EXPERTS_NODE", "900"), testing::ExitedWithCode(1), "node 900");
 }

@@ -12,8 +12,10 @@ namespace neotier::ggml {
 
 namespace {
 
+// "": not set. Set and empty is a slip of a script's, and not what was meant.
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
+  if (value && !*value) throw std::runtime_error(std::string(name) + " is set and empty; give it a value, or unset it");
   return value ? value : "";
 }
 
