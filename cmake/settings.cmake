@@ -35,7 +35,11 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${NEOTIER_BIN})
 
 # Warnings for our own code; generated code (Verilator's) does not link this.
 add_library(neotier_warnings INTERFACE)
-target_compile_options(neotier_warnings INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+target_compile_options(neotier_warnings INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
+# Errors only where they have been looked at: a newer compiler's false alarm is no reason for a stranger's build to fail.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(neotier_warnings INTERFACE -Werror)
+endif()
 
 # The GPU tier, where nvcc is; elsewhere its stand-in. NVIDIA's installer puts it on no path.
 include(CheckLanguage)

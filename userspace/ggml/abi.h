@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace neotier::ggml {
 
@@ -64,7 +65,7 @@ struct BufferType {
 struct BufferTable {
   void (*free)(Buffer*);
   void* (*base)(Buffer*);
-  Unused init_tensor;
+  Status (*init_tensor)(Buffer*, Tensor*);  // may be NULL
   void (*memset_tensor)(Buffer*, Tensor*, uint8_t value, size_t offset, size_t bytes);
   void (*set_tensor)(Buffer*, Tensor*, const void* data, size_t offset, size_t bytes);
   void (*get_tensor)(Buffer*, const Tensor*, void* data, size_t offset, size_t bytes);
@@ -151,6 +152,7 @@ static_assert(offsetof(DeviceTable, supports_op) == 0x48 && offsetof(DeviceTable
 extern "C" {
 Buffer* ggml_backend_buffer_init(BufferType*, BufferTable, void* context, size_t bytes);
 Status ggml_backend_tensor_alloc(Buffer*, Tensor*, void* address);
+void ggml_backend_buffer_free(Buffer*);
 bool ggml_backend_buft_is_host(BufferType*);
 Device* ggml_backend_dev_by_type(int type);
 Registration* ggml_backend_dev_backend_reg(Device*);
@@ -168,6 +170,17 @@ Graph* ggml_new_graph_custom(Context*, size_t nodes, bool grads);
 size_t ggml_graph_overhead_custom(size_t nodes, bool grads);
 void ggml_graph_clear(Graph*);
 void ggml_graph_add_node(Graph*, Tensor*);
+}
+
+// The operation on experts, in this ggml: numbers change between its versions, names do not, and in all of them it is
+// among the first.
+inline int multiply_by_ids() {
+  static const int found = [] {
+    int op = 0;
+    while (op < 64 && std::strcmp(ggml_op_name(op), "MUL_MAT_ID") != 0) op++;
+    return op;
+  }();
+  return found;
 }
 
 }  // namespace neotier::ggml

@@ -47,16 +47,6 @@ void say(const std::string& line) { std::fprintf(stderr, "neotier: %s\n", line.c
 
 std::byte* bytes_of(const Tensor* tensor, size_t offset) { return static_cast<std::byte*>(tensor->data) + offset; }
 
-// Of this ggml: numbers of operations change between its versions, names do not. In all of them it is among the first.
-int multiply_by_ids() {
-  static const int found = [] {
-    int op = 0;
-    while (op < 64 && std::strcmp(ggml_op_name(op), "MUL_MAT_ID") != 0) op++;
-    return op;
-  }();
-  return found;
-}
-
 // ---- buffers: of expert weights, or plain memory for whatever else the host puts here.
 
 struct Memory {
@@ -167,6 +157,7 @@ Buffer* type_alloc_n(BufferType* type, Tensor** tensors, int count) {
     if (ggml_backend_tensor_alloc(buffer, experts[i], static_cast<std::byte*>(weights.base()) + weights.at(i)) !=
         kSuccess)
       end_host(std::string(experts[i]->name) + " cannot be placed");
+  if (g_settings.repack) memory_of(buffer).weights->repack_as(Repack::of(experts));
   return buffer;
 }
 
@@ -206,6 +197,20 @@ Operation operation_of(const Tensor* node) {
   if (operation.weights) operation.part = operation.weights->find(weights->data);
   return operation;
 }
+
+// As the CPU backend is to see it, for the time of a computation.
+class Shown {
+ public:
+  Shown(Tensor* node, Tensor* weights) : node_(node), own_(node->src[0]) {
+    if (weights) node_->src[0] = weights;
+  }
+  ~Shown() { node_->src[0] = own_; }
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+
+ private:
+  Tensor *node_, *own_;
+};
 
 // A step is of a layer and its choices; a part that comes a second time is another step's.
 bool prepare(Run& run, const Operation& operation, const Tensor* node) {
@@ -253,7 +258,7 @@ ggml::Status stream_compute(Stream* stream, Graph* graph) {
   const int nodes = ggml_graph_n_nodes(graph);
   int first = 0;
   for (int i = 0; i < nodes; i++) {
-    const Tensor* const node = ggml_graph_node(graph, i);
+    Tensor* const node = ggml_graph_node(graph, i);
     const Operation operation = operation_of(node);
     if (!operation.part) continue;
     // What comes before it may make its choices.
@@ -264,7 +269,10 @@ ggml::Status stream_compute(Stream* stream, Graph* graph) {
       run.end_step();
       return kFailed;
     }
-    if (const ggml::Status status = compute_nodes(run, graph, i, i + 1); status != kSuccess) return status;
+    {
+      const Shown shown(node, operation.weights->shown(*operation.part));
+      if (const ggml::Status status = compute_nodes(run, graph, i, i + 1); status != kSuccess) return status;
+    }
     first = i + 1;
     computed(run, operation);
   }

@@ -37,7 +37,7 @@ constexpr int kMultiplyByIds = 29, kOther = 7;
 // What the stand-in's CPU backend saw.
 struct Seen {
   int graphs = 0, threads = 0, streams = 0;
-  uint64_t experts = 0, wrong = 0;
+  uint64_t experts = 0, wrong = 0, repacked = 0;
   std::vector<int> nodes;  // of each graph
   const std::byte* file = nullptr;
   std::map<const void*, uint64_t> offset_of;  // tensor's address: of its bytes in the file
@@ -45,6 +45,26 @@ struct Seen {
 
 Device g_cpu;
 Registration g_cpu_registration;
+
+// The CPU backend's other layout: here each bit the other way round.
+BufferType g_repack;
+bool g_has_repack = false;
+
+Buffer* repack_alloc(BufferType* type, size_t bytes) {
+  BufferTable table = {};
+  table.free = [](Buffer* buffer) { std::free(buffer->context); };
+  table.base = [](Buffer* buffer) { return buffer->context; };
+  table.init_tensor = [](Buffer*, Tensor* tensor) {
+    tensor->extra = &g_repack;
+    return kSuccess;
+  };
+  table.set_tensor = [](Buffer*, Tensor* tensor, const void* data, size_t offset, size_t n) {
+    EXPECT_EQ(offset, 0u);
+    EXPECT_EQ(n, tensor->nb[2]);
+    for (size_t i = 0; i < n; i++) static_cast<std::byte*>(tensor->data)[i] = ~static_cast<const std::byte*>(data)[i];
+  };
+  return ggml_backend_buffer_init(type, table, std::malloc(bytes), bytes);
+}
 
 }  // namespace
 
@@ -61,7 +81,22 @@ Status ggml_backend_tensor_alloc(Buffer* buffer, Tensor* tensor, void* address) 
 bool ggml_backend_buft_is_host(BufferType* type) { return type->table.is_host && type->table.is_host(type); }
 Device* ggml_backend_dev_by_type(int type) { return type == kCpu ? &g_cpu : nullptr; }
 Registration* ggml_backend_dev_backend_reg(Device*) { return &g_cpu_registration; }
+void ggml_backend_buffer_free(Buffer* buffer) {
+  buffer->table.free(buffer);
+  delete buffer;
+}
 void* ggml_backend_reg_get_proc_address(Registration*, const char* name) {
+  if (g_has_repack && std::strcmp(name, "ggml_backend_dev_get_extra_bufts") == 0)
+    return reinterpret_cast<void*>(+[](Device*) {
+      static BufferType* types[] = {&g_repack, nullptr};
+      g_repack.table.name = [](BufferType*) { return "CPU_REPACK"; };
+      g_repack.table.alloc = repack_alloc;
+      // Down's matrices stay as they are.
+      g_cpu.table.supports_op = [](Device*, const Tensor* node) {
+        return std::strstr(node->src[0]->name, "down") == nullptr;
+      };
+      return types;
+    });
   if (std::strcmp(name, "ggml_backend_set_n_threads") != 0) return nullptr;
   return reinterpret_cast<void*>(+[](Stream*, int threads) { g_seen.threads = threads; });
 }
@@ -86,9 +121,13 @@ Status ggml_backend_graph_compute(Stream*, Graph* graph) {
         int32_t id = 0;
         std::memcpy(&id, static_cast<std::byte*>(ids.data) + row * ids.nb[1] + k * ids.nb[0], sizeof id);
         g_seen.experts++;
-        g_seen.wrong +=
-            std::memcmp(static_cast<std::byte*>(weights.data) + id * weights.nb[2],
-                        g_seen.file + g_seen.offset_of.at(weights.data) + id * weights.nb[2], weights.nb[2]) != 0;
+        const bool repacked = weights.buffer->type == &g_repack;
+        g_seen.repacked += repacked;
+        const std::byte* const here = static_cast<std::byte*>(weights.data) + id * weights.nb[2];
+        const std::byte* const there = g_seen.file + g_seen.offset_of.at(weights.data) + id * weights.nb[2];
+        bool equal = !repacked || weights.extra == &g_repack;
+        for (size_t i = 0; i < weights.nb[2]; i++) equal = equal && here[i] == (repacked ? ~there[i] : there[i]);
+        g_seen.wrong += !equal;
       }
   }
   return kSuccess;
@@ -110,30 +149,38 @@ namespace {
 
 enum class Way { kMapped, kCopied };
 
+experts::SyntheticModel shape_of(uint32_t ff) {
+  experts::SyntheticModel shape;
+  shape.layers = 3;
+  shape.experts = 8;
+  shape.top_k = 2;
+  shape.hidden = 64;
+  shape.ff = ff;
+  shape.format = compute::Format::kQ8_0;
+  shape.biases = false;
+  return shape;
+}
+
 class Backend : public ::testing::Test {
  protected:
   void SetUp() override {
-    experts::SyntheticModel shape;
-    shape.layers = 3;
-    shape.experts = 8;
-    shape.top_k = 2;
-    shape.hidden = 64;
-    shape.ff = 96;
-    shape.format = compute::Format::kQ8_0;
-    shape.biases = false;
+    g_seen = {};
+    make_model(96);
+    auto range = neotier_range_open(4096, -1);
+    if (!range) GTEST_SKIP() << neotier_error();
+    neotier_range_close(range);
+    for (const char* name : {"MEMORY", "POLICY", "PREDICTOR", "NODE", "STATS", "REPACK"})
+      unsetenv((std::string("NEOTIER_EXPERTS_") + name).c_str());
+    setenv("NEOTIER_QUIET", "1", 1);
+    g_has_repack = false;
+  }
+  void make_model(uint32_t ff) {
     file_ = folder_.path() / "model.gguf";
-    ASSERT_TRUE(experts::write_synthetic_model(shape, file_));
+    ASSERT_TRUE(experts::write_synthetic_model(shape_of(ff), file_));
     auto model = model::open_model(file_);
     ASSERT_TRUE(model) << model.status().what();
     model_ = std::move(*model);
     content_ = content_bytes(file_);
-    auto range = neotier_range_open(4096, -1);
-    if (!range) GTEST_SKIP() << neotier_error();
-    neotier_range_close(range);
-    for (const char* name : {"MEMORY", "POLICY", "PREDICTOR", "NODE", "STATS"})
-      unsetenv((std::string("NEOTIER_EXPERTS_") + name).c_str());
-    setenv("NEOTIER_QUIET", "1", 1);
-    g_seen = {};
     g_seen.file = content_.data();
   }
   void TearDown() override {
@@ -345,6 +392,33 @@ TEST_F(Backend, AnyOrderOfPartsAndLayersIsRight) {
   EXPECT_EQ(g_seen.wrong, 0u);
 }
 
+TEST_F(Backend, WhereAllFitTheyAreLaidOutAsTheCpuBackendLikes) {
+  make_model(512);  // 34,816 bytes a matrix: no whole pages
+  const auto repacked = [&](const char* memory) {
+    g_seen.experts = g_seen.repacked = 0;
+    g_seen.offset_of.clear();
+    g_has_repack = true;
+    init(memory);
+    EXPECT_TRUE(allocate());
+    hand_over(Way::kMapped);
+    Stream* const stream = device_->table.init(device_, nullptr);
+    Tensor* const node_weights = tensor(0, "gate");
+    for (int32_t token = 0; token < 8; token++) pass(stream, {{token, (token + 3) % 8}});
+    EXPECT_EQ(node_weights->buffer->type, type_) << "the host's own tensors stay as they were";
+    free_stream(stream);
+    free_buffer();
+    EXPECT_EQ(g_seen.wrong, 0u);
+    EXPECT_EQ(g_seen.experts, 3u * 3 * 8 * 2);
+    return g_seen.repacked;
+  };
+  EXPECT_EQ(repacked("all"), 0u) << "parts that are no whole pages";
+  make_model(2048 * 4);  // 136 pages
+  EXPECT_EQ(repacked("all"), 3u * 2 * 8 * 2) << "gate and up";
+  EXPECT_EQ(repacked("8M"), 0u) << "experts that come and go are left as they are in the file";
+  setenv("NEOTIER_EXPERTS_REPACK", "0", 1);
+  EXPECT_EQ(repacked("all"), 0u);
+}
+
 TEST_F(Backend, PlainMemoryForWhatIsNoExpert) {
   init();
   Buffer* const small = type_->table.alloc(type_, 0);
@@ -460,6 +534,7 @@ TEST_F(Backend, WordsOfTheEnvironmentThatAreNoneEndTheHost) {
   EXPECT_EXIT(with("NEOTIER_EXPERTS_MEMORY", "much"), testing::ExitedWithCode(1), "'much' is no size.*or all");
   EXPECT_EXIT(with("NEOTIER_EXPERTS_MEMORY", "0"), testing::ExitedWithCode(1), "no room for experts");
   EXPECT_EXIT(with("NEOTIER_EXPERTS_POLICY", ""), testing::ExitedWithCode(1), "POLICY is set and empty");
+  EXPECT_EXIT(with("NEOTIER_EXPERTS_REPACK", "yes"), testing::ExitedWithCode(1), "'yes' is neither 0 nor 1");
   EXPECT_EXIT(with("NEOTIER_EXPERTS_NODE", "fast"), testing::ExitedWithCode(1), "'fast' is no NUMA node");
   EXPECT_EXIT(with("NEOTIER_EXPERTS_NODE", "900"), testing::ExitedWithCode(1), "node 900");
 }

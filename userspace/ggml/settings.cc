@@ -36,6 +36,11 @@ Settings settings_of_environment() {
   s.policy = variable("NEOTIER_EXPERTS_POLICY");
   s.predictor = variable("NEOTIER_EXPERTS_PREDICTOR");
   s.stats = variable("NEOTIER_EXPERTS_STATS");
+  if (const std::string repack = variable("NEOTIER_EXPERTS_REPACK"); !repack.empty()) {
+    if (repack != "0" && repack != "1")
+      throw std::runtime_error("NEOTIER_EXPERTS_REPACK: '" + repack + "' is neither 0 nor 1");
+    s.repack = repack == "1";
+  }
   s.quiet = variable("NEOTIER_QUIET") == "1";
   if (const std::string node = variable("NEOTIER_EXPERTS_NODE"); !node.empty()) {
     const auto [end, error] = std::from_chars(node.data(), node.data() + node.size(), s.node);

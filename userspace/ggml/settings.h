@@ -12,6 +12,7 @@ struct Settings {
   std::string policy;         // NEOTIER_EXPERTS_POLICY
   std::string predictor;      // NEOTIER_EXPERTS_PREDICTOR; "": the policy's own, "none": none
   int node = -1;              // NEOTIER_EXPERTS_NODE: where their memory is to be; -1: the system's choice
+  bool repack = true;         // NEOTIER_EXPERTS_REPACK=0: not, as llama.cpp's --no-repack
   std::string stats;          // NEOTIER_EXPERTS_STATS: a file for counters when the model goes
   bool quiet = false;         // NEOTIER_QUIET=1: no line at the start
 };

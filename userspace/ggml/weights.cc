@@ -79,10 +79,16 @@ std::shared_ptr<Weights> Weights::plan(const std::vector<Tensor*>& tensors, cons
       return refuse(
           fmt::format("layer {} has {} tensors of experts, others {}", number, parts.size(), weights->parts_));
     std::sort(parts.begin(), parts.end());
-    for (uint32_t part = 0; part < parts.size(); part++) weights->tensors_[parts[part].second].part = {index, part};
+    for (uint32_t part = 0; part < parts.size(); part++)
+      weights->tensors_[parts[part].second].part = {index, part, parts[part].second};
     index++;
   }
-  for (size_t i = 0; i < weights->tensors_.size(); i++) weights->by_at_[weights->tensors_[i].at] = i;
+  weights->tensor_of_.resize(weights->tensors_.size());
+  for (size_t i = 0; i < weights->tensors_.size(); i++) {
+    const One& one = weights->tensors_[i];
+    weights->by_at_[one.at] = i;
+    weights->tensor_of_[one.part.layer * weights->parts_ + one.part.part] = i;
+  }
 
   std::vector<neotier_moe_tensor> list;
   const neotier_moe_config config = weights->config(list);
@@ -148,8 +154,20 @@ std::string Weights::open() {
   neotier_moe_config config = this->config(list);
   config.files = files.data();
   config.nr_files = static_cast<uint32_t>(files.size());
-  moe_ = neotier_moe_open(range_, &config);
-  return moe_ ? "" : neotier_error();
+  if (repack_) {
+    config.user = this;
+    config.convert = [](void* user, uint32_t layer, uint32_t part, void* bytes) {
+      auto* const own = static_cast<Weights*>(user);
+      own->repack_->convert(own->tensor_of_[layer * own->parts_ + part], bytes);
+    };
+  }
+  neotier_moe* const moe = neotier_moe_open(range_, &config);
+  if (!moe) return neotier_error();
+  neotier_moe_counters counters = {};
+  counters.struct_bytes = sizeof counters;
+  repacked_ = repack_ && neotier_moe_get_counters(moe, &counters) == 0 && counters.slots == experts_;
+  moe_ = moe;
+  return {};
 }
 
 const Weights::Part* Weights::find(const void* address) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ggml/abi.h"
+#include "ggml/repack.h"
 #include "ggml/settings.h"
 #include "ggml/sources.h"
 #include "neotier_moe.h"
@@ -24,6 +25,7 @@ class Weights {
  public:
   struct Part {
     uint32_t layer = 0, part = 0;  // indices
+    size_t tensor = 0;             // of plan()'s
   };
   ~Weights();
   Weights(const Weights&) = delete;
@@ -43,6 +45,10 @@ class Weights {
   bool complete() const { return moe_ != nullptr; }
 
   neotier_moe* moe() const { return moe_; }
+  // Before the first set(): where all experts have room they are laid out so. `repack`: of plan()'s tensors, or NULL.
+  void repack_as(std::unique_ptr<Repack> repack) { repack_ = std::move(repack); }
+  // What the CPU backend is to be shown instead of the tensor; NULL: the tensor itself.
+  Tensor* shown(const Part& part) const { return repacked_ ? repack_->shown(part.tensor) : nullptr; }
   // By the address of the tensor's first byte. NULL: none of these.
   const Part* find(const void* address) const;
   uint32_t parts() const { return parts_; }
@@ -71,10 +77,13 @@ class Weights {
   Sources sources_;
   std::vector<One> tensors_;
   std::map<uint64_t, size_t> by_at_;
+  std::vector<size_t> tensor_of_;  // [layer][part]
   uint32_t layers_ = 0, parts_ = 0, experts_ = 0, top_k_ = 1;
   uint64_t bytes_ = 0, budget_ = 0;
   neotier_range* range_ = nullptr;
   neotier_moe* moe_ = nullptr;
+  std::unique_ptr<Repack> repack_;
+  bool repacked_ = false;
 };
 
 }  // namespace neotier::ggml

@@ -95,6 +95,10 @@ neotier_moe* neotier_moe_open(neotier_range* range, const struct neotier_moe_con
     if (own.rows) options.rows = own.rows;
     if (own.memory_bytes) options.budget_bytes = own.memory_bytes;
     if (own.seed) options.seed = own.seed;
+    if (own.convert)
+      options.convert = [convert = own.convert, user = own.user](uint32_t layer, uint32_t part, std::byte* bytes) {
+        convert(user, layer, part, bytes);
+      };
     auto made = experts::MappedExperts::open(*range->range, files, std::move(*layers), options);
     if (!made) return answer(made.status());
     opened = new neotier_moe{std::move(*made), own.experts};

@@ -395,7 +395,10 @@ void MappedExperts::done(Loader::Load& load, const Status& status) {
     p.load = nullptr;
     not_loading(piece, p.loose);
     Status placed = status;
-    if (placed.is_ok()) placed = range_.put(place.at, load.memory + place.offset % kIoBlock, place.bytes);
+    std::byte* const bytes = load.memory + place.offset % kIoBlock;
+    if (placed.is_ok() && options_.convert && slots_count_ == options_.experts && part_of(piece).bytes % kPage == 0)
+      options_.convert(object / options_.experts, piece % parts_, bytes);
+    if (placed.is_ok()) placed = range_.put(place.at, bytes, place.bytes);
     if (placed.is_ok()) {
       p.state = State::kHere;
       in_memory_ += place.bytes;

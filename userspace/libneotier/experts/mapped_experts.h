@@ -21,6 +21,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -59,6 +60,9 @@ struct MappedOptions {
   uint64_t seed = 1;
   LoaderOptions loader;
   std::shared_ptr<engine::FileSystem> file_system;  // NULL: the machine's own
+  // Where all experts have room: called with each part that has been read, before anybody can see it, by one thread at
+  // a time; to lay it out in another way. Parts of whole pages only.
+  std::function<void(uint32_t layer, uint32_t part, std::byte* bytes)> convert;
 };
 
 struct MappedCounters {

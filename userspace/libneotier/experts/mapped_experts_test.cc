@@ -228,6 +228,44 @@ TEST_F(Mapped, StepsAndTouchesOfManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST_F(Mapped, PartsAreConvertedWhereAllHaveRoomAndTheyAreWholePages) {
+  make({3, 8, 2, 2 * kPage, 100});
+  if (IsSkipped()) return;
+  MappedOptions o = options(UINT64_MAX);
+  o.convert = [&](uint32_t layer, uint32_t part, std::byte* bytes) {
+    ASSERT_LT(layer, 3u);
+    ASSERT_EQ(part, 0u) << "the other one is no whole pages";
+    for (uint64_t i = 0; i < 2 * kPage; i++) bytes[i] ^= std::byte{0xff};
+  };
+  const auto inverted = [&](uint32_t layer, uint32_t expert) {
+    const MappedPart& p = layers_[layer][0];
+    for (uint64_t i = 0; i < p.bytes; i++)
+      if ((range_->base()[p.at + expert * p.bytes + i] ^ std::byte{0xff}) != content_[p.offset + expert * p.bytes + i])
+        return false;
+    return true;
+  };
+  {
+    auto all = open(o);
+    ASSERT_TRUE(all);
+    for (uint32_t l = 0; l < 3; l++)
+      for (uint32_t e = 0; e < 8; e++) {
+        auto step = (*all)->begin(l, std::vector<Use>{{e, 0, 0}});
+        ASSERT_TRUE((*step)->wait(0));
+        ASSERT_TRUE(inverted(l, e));
+        ASSERT_TRUE((*step)->wait(1));
+        ASSERT_TRUE(right(l, 1, e));
+      }
+  }
+  range_->take_out(range_->base(), range_->bytes());
+  o.budget_bytes = least();
+  o.convert = [](uint32_t, uint32_t, std::byte*) { FAIL() << "not all have room"; };
+  auto some = open(o);
+  ASSERT_TRUE(some);
+  auto step = (*some)->begin(1, std::vector<Use>{{3, 0, 0}});
+  ASSERT_TRUE((*step)->wait(0));
+  EXPECT_TRUE(right(1, 0, 3));
+}
+
 TEST_F(Mapped, AReadThatFailsFailsItsStepAndNoOther) {
   make({});
   if (IsSkipped()) return;

@@ -54,6 +54,12 @@ struct neotier_moe_config {
 	const struct neotier_moe_tensor *tensors; /* layers * parts */
 	uint32_t nr_files;
 	uint32_t reserved;
+	/*
+	 * Where all experts have room (counters.slots is all of them): called with each expert's part that was read and is whole pages,
+	 * before anybody can see it, by one thread at a time; to lay its bytes out in another way, in place. NULL: as in the file.
+	 */
+	void (*convert)(void *user, uint32_t layer, uint32_t part, void *bytes);
+	void *user;
 };
 
 struct neotier_moe_counters {
