@@ -181,6 +181,8 @@ class Same(WithLlama):
         for share in (None, 1, 2, 4):
             memory = None if share is None else (made["experts_bytes"] + 256 * IN_PAGES) // share
             env, where = self.llama.backend(memory), f"with {memory or 'all'} bytes"
+            if "-nr" in more:
+                env["NEOTIER_EXPERTS_REPACK"] = "0"
             result = self.fine(self.llama.completion(name, PROMPT, TOKENS, *more, env=env), text)
             self.assertIsNotNone(result.stats, f"the backend computed nothing {where}: no stats")
             self.assertGreater(result.stats["uses"], 0, where)
@@ -202,15 +204,19 @@ class Same(WithLlama):
         self.same("q4_K", "-nr")
 
     def test_repacked(self):
-        """where llama.cpp repacks the other weights, text and logits are the same whatever memory the experts get"""
+        """where all experts fit they are repacked as llama.cpp repacks them: the logits are stock's, also without -nr"""
         for kind in ("q4_0", "q4_K"):
-            name, made = Shared.model(kind)
-            seen = []
-            for memory in (None, made["experts_bytes"] // 4):
-                env = self.llama.backend(memory)
-                seen.append((self.fine(self.llama.completion(name, PROMPT, TOKENS, env=env)).out,
-                             self.fine(self.llama.logits(name, TEXT, env=env)).out))
-            self.assertTrue(seen[0] == seen[1], kind)
+            # Whole pages of each matrix: others are left as they are.
+            name = f"{kind}-pages.gguf"
+            Shared.of(name, lambda name=name, kind=kind: self.llama.make_model(
+                name, "--type", kind, "--layers", 4, "--experts", 16, "--embd", 512, "--ff", 768))
+            logits, seen = self.fine(self.llama.logits(name, TEXT)).out, []
+            plain = self.fine(self.llama.logits(name, TEXT, "-nr")).out
+            for env in (self.llama.backend(), self.llama.backend(NEOTIER_EXPERTS_REPACK="0")):
+                seen.append(self.fine(self.llama.logits(name, TEXT, env=env)).out)
+            self.assertTrue(seen[0] == logits, f"{kind}: repacked")
+            self.assertFalse(seen[1] == logits, f"{kind}: told not to repack")
+            self.assertFalse(plain == logits, f"{kind}: repacking is seen in the logits")
 
     def test_load_modes(self):
         """each load mode gives stock's text, or is refused in one line"""
