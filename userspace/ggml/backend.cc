@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,17 @@ void say(const std::string& line) { std::fprintf(stderr, "neotier: %s\n", line.c
   say(why);
   std::fflush(nullptr);
   std::_Exit(1);
+}
+
+// Nothing is thrown at the host, which is C in parts.
+template <typename Body, typename Answer>
+Answer guarded(const Body& body, Answer otherwise) noexcept {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    say(error.what());
+    return otherwise;
+  }
 }
 
 std::byte* bytes_of(const Tensor* tensor, size_t offset) { return static_cast<std::byte*>(tensor->data) + offset; }
@@ -80,7 +92,9 @@ void buffer_set(Buffer* buffer, Tensor* tensor, const void* data, size_t offset,
     return;
   }
   if (bytes == 0) return;
-  if (const std::string why = memory.weights->set(tensor->data, data, offset, bytes); !why.empty()) end_host(why);
+  const std::string why = guarded([&] { return memory.weights->set(tensor->data, data, offset, bytes); },
+                                  std::string("a weight could not be taken"));
+  if (!why.empty()) end_host(why);
   if (!memory.weights->complete()) return;
   g_loading--;
   if (!g_settings.quiet) say(memory.weights->summary());
@@ -110,7 +124,7 @@ Buffer* make_buffer(BufferType* type, std::unique_ptr<Memory> memory, size_t byt
   return ggml_backend_buffer_init(type, table, memory.release(), bytes);
 }
 
-Buffer* type_alloc(BufferType* type, size_t bytes) {
+Buffer* allocate(BufferType* type, size_t bytes) {
   auto memory = std::make_unique<Memory>();
   const size_t room = (bytes + kAlignment) / kAlignment * kAlignment;
   memory->plain.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, room)));
@@ -120,7 +134,7 @@ Buffer* type_alloc(BufferType* type, size_t bytes) {
 size_t padded(const Tensor* tensor) { return (ggml_nbytes(tensor) + kAlignment - 1) / kAlignment * kAlignment; }
 
 // The host names the tensors of a model: the experts among them get addresses with a budget behind them.
-Buffer* type_alloc_n(BufferType* type, Tensor** tensors, int count) {
+Buffer* allocate_named(BufferType* type, Tensor** tensors, int count) {
   std::vector<Tensor*> experts, others;
   for (int i = 0; i < count; i++) {
     if (tensors[i]->data || tensors[i]->view_src) continue;
@@ -135,7 +149,7 @@ Buffer* type_alloc_n(BufferType* type, Tensor** tensors, int count) {
   if (experts.empty()) {
     size_t bytes = 0;
     for (const Tensor* t : others) bytes += padded(t);
-    Buffer* const buffer = type_alloc(type, bytes);
+    Buffer* const buffer = allocate(type, bytes);
     size_t at = 0;
     for (Tensor* t : others) {
       if (buffer) (void)ggml_backend_tensor_alloc(buffer, t, static_cast<std::byte*>(buffer_base(buffer)) + at);
@@ -159,6 +173,14 @@ Buffer* type_alloc_n(BufferType* type, Tensor** tensors, int count) {
       end_host(std::string(experts[i]->name) + " cannot be placed");
   if (g_settings.repack) memory_of(buffer).weights->repack_as(Repack::of(experts));
   return buffer;
+}
+
+Buffer* type_alloc(BufferType* type, size_t bytes) {
+  return guarded([&] { return allocate(type, bytes); }, static_cast<Buffer*>(nullptr));
+}
+
+Buffer* type_alloc_n(BufferType* type, Tensor** tensors, int count) {
+  return guarded([&] { return allocate_named(type, tensors, count); }, static_cast<Buffer*>(nullptr));
 }
 
 // ---- streams: look at the experts' numbers, bring them, let the CPU backend compute.
@@ -215,6 +237,7 @@ class Shown {
 // A step is of a layer and its choices; a part that comes a second time is another step's.
 bool prepare(Run& run, const Operation& operation, const Tensor* node) {
   const Weights::Part& part = *operation.part;
+  if (!operation.weights->complete()) throw std::runtime_error("a model is computed with before all of it was loaded");
   if (!run.step || run.weights != operation.weights || run.layer != part.layer || run.computed[part.part]) {
     run.end_step();
     const Tensor* const ids = node->src[2];
@@ -253,8 +276,7 @@ ggml::Status compute_nodes(Run& run, Graph* graph, int first, int last) {
 }
 
 // One operation on experts at a time, so that one part of them is all that has to be there at once.
-ggml::Status stream_compute(Stream* stream, Graph* graph) {
-  Run& run = run_of(stream);
+ggml::Status compute(Run& run, Graph* graph) {
   const int nodes = ggml_graph_n_nodes(graph);
   int first = 0;
   for (int i = 0; i < nodes; i++) {
@@ -279,6 +301,10 @@ ggml::Status stream_compute(Stream* stream, Graph* graph) {
   return compute_nodes(run, graph, first, nodes);
 }
 
+ggml::Status stream_compute(Stream* stream, Graph* graph) {
+  return guarded([&] { return compute(run_of(stream), graph); }, kFailed);
+}
+
 void stream_free(Stream* stream) {
   const std::unique_ptr<Stream> own(stream);
   const std::unique_ptr<Run> run(&run_of(stream));
@@ -287,7 +313,7 @@ void stream_free(Stream* stream) {
   if (run->cpu) ggml_backend_free(run->cpu);
 }
 
-Stream* device_init(Device* device, const char*) {
+Stream* make_stream(Device* device) {
   static uint8_t guid[16] = {'N', 'e', 'o', 'T', 'i', 'e', 'r', ' ', 'e', 'x', 'p', 'e', 'r', 't', 's', 1};
   Device* const cpu = ggml_backend_dev_by_type(kCpu);
   auto run = std::make_unique<Run>();
@@ -308,6 +334,10 @@ Stream* device_init(Device* device, const char*) {
   }
   stream->context = run.release();
   return stream.release();
+}
+
+Stream* device_init(Device* device, const char*) {
+  return guarded([&] { return make_stream(device); }, static_cast<Stream*>(nullptr));
 }
 
 void set_threads(Stream* stream, int threads) {

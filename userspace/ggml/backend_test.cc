@@ -511,6 +511,19 @@ TEST_F(Backend, WeightsAreOnlyRead) {
   EXPECT_EXIT(write(false), testing::ExitedWithCode(1), "only reads weights");
 }
 
+TEST_F(Backend, WeightsThatWereNotHandedOverAreNotComputedWith) {
+  init("all");
+  ASSERT_TRUE(allocate());
+  Stream* const stream = device_->table.init(device_, nullptr);
+  Graph graph{{node(kMultiplyByIds, tensor(2, "down"), ids_of({{3, 5}}))}};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(stream->table.compute(stream, &graph), kFailed);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "neotier: a model is computed with before all of it was loaded\n");
+  free_stream(stream);
+  free_buffer();
+  EXPECT_TRUE(type_->table.is_host(type_)) << "a model that was given up is no longer being loaded";
+}
+
 TEST_F(Backend, AFileThatBecameShorterFailsTheOperation) {
   init("400K");
   ASSERT_TRUE(allocate());
