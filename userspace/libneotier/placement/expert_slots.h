@@ -34,8 +34,8 @@ struct PlannerOptions {
 struct ExpertSlotsOptions {
   uint32_t layers = 0, experts = 0, top_k = 0;  // of the model; experts of a layer, and used of it by a token
   uint32_t slots = 0;                           // of each layer, 1 .. experts
-  uint32_t wider_layers = 0;                    // layers, from the first, that have one slot more; 0 where slots is experts
-  uint32_t batch = 1;                           // rows
+  uint32_t wider_layers = 0;  // layers, from the first, that have one slot more; 0 where slots is experts
+  uint32_t batch = 1;         // rows
   uint64_t expert_bytes = 0;
   uint32_t lookahead = 6;  // layers, 1 .. layers - 1
   PlannerOptions planner;
