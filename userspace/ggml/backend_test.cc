@@ -358,6 +358,7 @@ TEST_P(BackendLoads, WhatIsComputedWithIsTheFile) {
   EXPECT_LE(json.at("resident_peak_bytes"), json.at("budget_bytes"));
   if (std::string(memory) == "all") {
     EXPECT_EQ(json.at("slots"), 8);
+    EXPECT_EQ(json.at("stall_free"), json.at("uses")) << "they were read while the model was loaded";
   } else {
     EXPECT_LT(json.at("slots"), 8);
   }

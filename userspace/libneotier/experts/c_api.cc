@@ -101,6 +101,7 @@ neotier_moe* neotier_moe_open(neotier_range* range, const struct neotier_moe_con
       };
     auto made = experts::MappedExperts::open(*range->range, files, std::move(*layers), options);
     if (!made) return answer(made.status());
+    (*made)->settle();
     opened = new neotier_moe{std::move(*made), own.experts};
     return 0;
   });

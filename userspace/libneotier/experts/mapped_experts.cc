@@ -212,11 +212,16 @@ Status MappedExperts::set_up(const std::vector<model::ModelFile>& files) {
   const std::lock_guard lock(mutex_);
   for (uint32_t object = 0; object < slots_->objects(); object++) {
     slots_->place(object);
-    for (uint32_t p = 0; p < parts_; p++) want(piece_of(object, p), false);
+    for (uint32_t p = 0; p < parts_; p++) want(piece_of(object, p), true);
   }
   pump();
   loader_->wake();
   return {};
+}
+
+void MappedExperts::settle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return demand_.empty() && background_.empty() && loading_ == 0; });
 }
 
 MappedExperts::Place MappedExperts::place_of(uint32_t piece) const {

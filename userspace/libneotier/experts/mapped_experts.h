@@ -117,6 +117,9 @@ class MappedExperts {
   // The least budget that open() takes for these layers; of their parts only `bytes` matter.
   static uint64_t least_bytes(const std::vector<MappedLayer>& layers, uint32_t experts);
 
+  // Until what was asked for has come, or failed: after open(), all experts where they all have room.
+  void settle();
+
   // kInvalid: no such layer or expert.
   Result<std::unique_ptr<MappedStep>> begin(uint32_t layer, std::span<const Use> uses);
 

@@ -78,7 +78,10 @@ struct neotier_moe_counters {
 	uint64_t wait_ns;           /* in neotier_moe_wait() */
 };
 
-/* NULL: NEOTIER_EFULL where the memory is less than one operation needs; the error says how much that is. */
+/*
+ * Where all experts have room, they have been read when this returns; one whose read failed is asked for anew by its first step.
+ * NULL: NEOTIER_EFULL where the memory is less than one operation needs; the error says how much that is.
+ */
 NEOTIER_API neotier_moe *neotier_moe_open(neotier_range *range, const struct neotier_moe_config *config);
 /* The least memory_bytes that it takes: of the config only layers, parts, experts, and the tensors' expert_bytes matter. 0: invalid. */
 NEOTIER_API uint64_t neotier_moe_least(const struct neotier_moe_config *config);
