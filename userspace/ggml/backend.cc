@@ -13,14 +13,12 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ggml/abi.h"
 #include "ggml/settings.h"
 #include "ggml/weights.h"
 #include "util/output_file.h"
-#include "util/size.h"
 
 namespace neotier::ggml {
 
@@ -194,7 +192,7 @@ struct Run {
   neotier_moe_step* step = nullptr;
   uint32_t layer = 0;
   std::vector<bool> computed;
-  std::vector<int32_t> ids;
+  std::vector<int32_t> ids, chosen;  // the step's, and the operation's
 
   void end_step() {
     if (step) neotier_moe_end(step);
@@ -234,19 +232,26 @@ class Shown {
   Tensor *node_, *own_;
 };
 
+void read_ids(const Tensor* ids, std::vector<int32_t>& into) {
+  const auto used = static_cast<size_t>(ids->ne[0]), rows = static_cast<size_t>(ids->ne[1]);
+  into.resize(used * rows);
+  for (size_t row = 0; row < rows; row++)
+    for (size_t rank = 0; rank < used; rank++)
+      std::memcpy(&into[row * used + rank], bytes_of(ids, row * ids->nb[1] + rank * ids->nb[0]), sizeof(int32_t));
+}
+
 // A step is of a layer and its choices; a part that comes a second time is another step's.
 bool prepare(Run& run, const Operation& operation, const Tensor* node) {
   const Weights::Part& part = *operation.part;
   if (!operation.weights->complete()) throw std::runtime_error("a model is computed with before all of it was loaded");
-  if (!run.step || run.weights != operation.weights || run.layer != part.layer || run.computed[part.part]) {
+  const Tensor* const ids = node->src[2];
+  read_ids(ids, run.chosen);
+  if (!run.step || run.weights != operation.weights || run.layer != part.layer || run.computed[part.part] ||
+      run.chosen != run.ids) {
     run.end_step();
-    const Tensor* const ids = node->src[2];
-    const auto used = static_cast<size_t>(ids->ne[0]), rows = static_cast<size_t>(ids->ne[1]);
-    run.ids.resize(used * rows);
-    for (size_t row = 0; row < rows; row++)
-      for (size_t rank = 0; rank < used; rank++)
-        std::memcpy(&run.ids[row * used + rank], bytes_of(ids, row * ids->nb[1] + rank * ids->nb[0]), sizeof(int32_t));
-    run.step = neotier_moe_begin(operation.weights->moe(), part.layer, run.ids.data(), rows, used);
+    run.ids.swap(run.chosen);
+    run.step = neotier_moe_begin(operation.weights->moe(), part.layer, run.ids.data(), static_cast<size_t>(ids->ne[1]),
+                                 static_cast<size_t>(ids->ne[0]));
     if (!run.step) return false;
     run.weights = operation.weights;
     run.layer = part.layer;

@@ -420,6 +420,24 @@ TEST_F(Backend, WhereAllFitTheyAreLaidOutAsTheCpuBackendLikes) {
   EXPECT_EQ(repacked("all"), 0u);
 }
 
+TEST_F(Backend, OtherChoicesAreAnotherStep) {
+  const auto stats = folder_.path() / "stats.json";
+  setenv("NEOTIER_EXPERTS_STATS", stats.c_str(), 1);
+  init("400K");
+  ASSERT_TRUE(allocate());
+  hand_over(Way::kMapped);
+  Stream* const stream = device_->table.init(device_, nullptr);
+  // As where a computation was given up after gate.
+  Graph given_up{{node(kMultiplyByIds, tensor(1, "gate"), ids_of({{3, 5}}))}};
+  Graph next{{node(kMultiplyByIds, tensor(1, "up"), ids_of({{6, 0}}))}};
+  EXPECT_EQ(stream->table.compute(stream, &given_up), kSuccess);
+  EXPECT_EQ(stream->table.compute(stream, &next), kSuccess);
+  EXPECT_EQ(g_seen.wrong, 0u);
+  free_stream(stream);
+  free_buffer();
+  EXPECT_EQ(nlohmann::json::parse(content(stats)).at("faults"), 0) << "the second choices were announced too";
+}
+
 TEST_F(Backend, PlainMemoryForWhatIsNoExpert) {
   init();
   Buffer* const small = type_->table.alloc(type_, 0);

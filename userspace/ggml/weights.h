@@ -37,7 +37,6 @@ class Weights {
   void* base() const { return neotier_range_address(range_); }
   uint64_t bytes() const { return bytes_; }
   uint64_t at(size_t tensor) const { return tensors_[tensor].at; }
-  size_t size() const { return tensors_.size(); }
 
   // The host hands over a piece of a tensor. One line where it is not to be found in an open model file, or where, with
   // the last of them, the experts cannot be opened; empty: fine.
@@ -52,7 +51,6 @@ class Weights {
   // By the address of the tensor's first byte. NULL: none of these.
   const Part* find(const void* address) const;
   uint32_t parts() const { return parts_; }
-  uint32_t experts() const { return experts_; }
 
   // What was found and how much of it fits, for people.
   std::string summary() const;

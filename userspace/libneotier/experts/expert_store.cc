@@ -347,6 +347,15 @@ Result<std::unique_ptr<Step>> ExpertStore::begin(uint32_t layer, std::span<const
   arrived_ns_ = event->now_ns;
   std::unique_ptr<Step> step(new Step(*this));
   step_ = step.get();
+  // Where a policy throws there is no step.
+  struct Begun {
+    ExpertStore& store;
+    bool whole = false;
+    ~Begun() {
+      store.serving_ = false;
+      if (!whole) store.step_ = nullptr;
+    }
+  } begun{*this};
   counters_.events++;
   counters_.uses += uses.size();
   for (size_t i = 0; i < uses.size(); i++) {
@@ -387,7 +396,7 @@ Result<std::unique_ptr<Step>> ExpertStore::begin(uint32_t layer, std::span<const
   slots_.end();
   slots_.predict();
   fetching_ = slots_.predicts();
-  serving_ = false;
+  begun.whole = step->open_ = true;
   loader_->wake();
   return step;
 }
@@ -406,7 +415,10 @@ void ExpertStore::end(Step& step) {
   changed_.notify_all();
 }
 
-Step::~Step() { store_.end(*this); }
+// One that was given up within begin() has the lock held around it.
+Step::~Step() {
+  if (open_) store_.end(*this);
+}
 
 Ready Step::hand_out(Item& item, Source source) {
   const uint32_t experts = store_.layout_.experts(), layer = item.object / experts;

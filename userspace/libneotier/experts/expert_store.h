@@ -113,6 +113,7 @@ class Step {
   std::optional<Ready> fall_back();
 
   ExpertStore& store_;
+  bool open_ = false;  // begin() has handed it out
   std::vector<Item> items_;
   std::deque<std::vector<float>> biases_;
   uint64_t handed_ns_ = 0;

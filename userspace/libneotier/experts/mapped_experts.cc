@@ -428,22 +428,31 @@ void MappedExperts::done(Loader::Load& load, const Status& status) {
   pump();
 }
 
+bool MappedExperts::fetch_one() {
+  const uint64_t now = now_ns();
+  const auto next_begins = arrived_ns_ + static_cast<uint64_t>(layer_ns_);
+  const uint64_t load = loader_->link().predict_ns(all_bytes_ / slots_->objects());
+  const auto fetch = slots_->fetch(now, layer_ns_ == 0 || now + load <= next_begins);
+  if (!fetch) return false;
+  if (fetch->removed != kNone) drop(fetch->removed);
+  for (uint32_t p = 0; p < parts_; p++) want(piece_of(fetch->object, p), false);
+  counters_.prefetches++;
+  // Of its parts some may be there, as a step's that has not ended.
+  if (whole(fetch->object)) slots_->arrived(fetch->object);
+  return true;
+}
+
 bool MappedExperts::fetch_ahead() {
   if (serving_ || pumping_ || closing_ || free_stages_.empty()) return false;
   if (background_.empty() && fetching_ && demand_.empty()) {
-    const uint64_t now = now_ns();
-    const auto next_begins = arrived_ns_ + static_cast<uint64_t>(layer_ns_);
-    const uint64_t load = loader_->link().predict_ns(all_bytes_ / slots_->objects());
-    const auto fetch = slots_->fetch(now, layer_ns_ == 0 || now + load <= next_begins);
-    if (!fetch) {
+    try {
+      fetching_ = fetch_one();
+    } catch (const std::exception& error) {
+      // Here nobody would hear of it but the host's end.
       fetching_ = false;
-      return false;
+      broken_ = error.what();
     }
-    if (fetch->removed != kNone) drop(fetch->removed);
-    for (uint32_t p = 0; p < parts_; p++) want(piece_of(fetch->object, p), false);
-    counters_.prefetches++;
-    // Of its parts some may be there, as a step's that has not ended.
-    if (whole(fetch->object)) slots_->arrived(fetch->object);
+    if (!fetching_) return false;
   }
   const size_t waiting = background_.size();
   pump();
@@ -492,6 +501,7 @@ void MappedExperts::fault(std::byte* page) {
 Result<std::unique_ptr<MappedStep>> MappedExperts::begin(uint32_t layer, std::span<const Use> uses) {
   if (layer >= layers()) return invalid(fmt::format("layer {} of {}", layer, layers()));
   const std::lock_guard lock(mutex_);
+  if (!broken_.empty()) throw std::runtime_error(std::exchange(broken_, {}));
   const uint32_t first = layer * options_.experts;
   std::vector<bool> used(options_.experts);
   std::vector<uint32_t> objects;
@@ -512,7 +522,6 @@ Result<std::unique_ptr<MappedStep>> MappedExperts::begin(uint32_t layer, std::sp
     accesses_[i].position = uses[i].rank;
   }
   std::unique_ptr<MappedStep> step(new MappedStep(*this));
-  step->layer_ = layer;
   step->done_.resize(parts_);
   step->objects_ = objects;
   neotier_event event = {};
@@ -523,7 +532,11 @@ Result<std::unique_ptr<MappedStep>> MappedExperts::begin(uint32_t layer, std::sp
   event.nr = static_cast<uint32_t>(nr);
   event.access = accesses_.data();
 
-  serving_ = true;
+  // Also where a policy throws.
+  struct Serving {
+    bool& flag;
+    ~Serving() { flag = false; }
+  } serving{serving_ = true};
   layer_ = layer;
   if (arrived_ns_ != 0) {
     const auto took = static_cast<double>(event.now_ns - arrived_ns_);
@@ -536,8 +549,6 @@ Result<std::unique_ptr<MappedStep>> MappedExperts::begin(uint32_t layer, std::sp
     counters_.hits += slots_->holds(first + use.expert);
     counters_.stall_free += whole(first + use.expert);
   }
-  for (const uint32_t object : objects) users_[object]++;
-  open_steps_++;
   if (nr > 0) {
     slots_->begin(event);
     const std::vector<uint32_t> distinct(slots_->distinct().begin(), slots_->distinct().end());
@@ -553,6 +564,10 @@ Result<std::unique_ptr<MappedStep>> MappedExperts::begin(uint32_t layer, std::sp
     slots_->end();
     slots_->predict();
   }
+  // Only now: what a step that was not begun would use is nobody's.
+  for (const uint32_t object : objects) users_[object]++;
+  open_steps_++;
+  step->open_ = true;
   // A part of all, then the next: the host can begin when the first is there.
   for (uint32_t p = 0; p < parts_; p++)
     for (const uint32_t object : objects) want(piece_of(object, p), true);
@@ -577,7 +592,10 @@ void MappedExperts::end(MappedStep& step) {
   loader_->wake();
 }
 
-MappedStep::~MappedStep() { owner_.end(*this); }
+// One that was given up within begin() has the lock held around it.
+MappedStep::~MappedStep() {
+  if (open_) owner_.end(*this);
+}
 
 Status MappedStep::wait(uint32_t part) {
   if (part >= done_.size()) return invalid(fmt::format("part {} of {}", part, done_.size()));

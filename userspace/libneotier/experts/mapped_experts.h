@@ -91,13 +91,12 @@ class MappedStep {
   Status wait(uint32_t part);
   // The host has computed with it. Harmless twice.
   void done(uint32_t part);
-  uint32_t layer() const { return layer_; }
 
  private:
   friend class MappedExperts;
   explicit MappedStep(MappedExperts& owner) : owner_(owner) {}
   MappedExperts& owner_;
-  uint32_t layer_ = 0;
+  bool open_ = false;  // it counts as a user of its objects
   std::vector<uint32_t> objects_;
   std::vector<bool> done_;
 };
@@ -120,7 +119,8 @@ class MappedExperts {
   // Until what was asked for has come, or failed: after open(), all experts where they all have room.
   void settle();
 
-  // kInvalid: no such layer or expert.
+  // kInvalid: no such layer or expert. Throws std::runtime_error where a policy breaks the rules of its ABI; what it
+  // has broken by fetching ahead is thrown by the next begin().
   Result<std::unique_ptr<MappedStep>> begin(uint32_t layer, std::span<const Use> uses);
 
   MappedCounters counters() const;
@@ -130,10 +130,6 @@ class MappedExperts {
   uint32_t slots() const { return slots_count_; }
   uint32_t wider_layers() const { return wider_layers_; }
   uint32_t layers() const { return static_cast<uint32_t>(layers_.size()); }
-  // Of all experts, in whole pages.
-  uint64_t all_bytes() const { return all_bytes_; }
-  std::string method() const { return loader_->method(); }
-  const char* policy() const { return options_.policy->name; }
 
  private:
   friend class MappedStep;
@@ -170,6 +166,7 @@ class MappedExperts {
   bool borrow();
   void done(Loader::Load& load, const Status& status);
   bool fetch_ahead();
+  bool fetch_one();
   void fault(std::byte* page);
   bool whole(uint32_t object) const;
   void note_peak();
@@ -201,6 +198,7 @@ class MappedExperts {
   uint32_t layer_ = 0;                                        // of the last step
   uint32_t open_steps_ = 0;
   bool serving_ = false, fetching_ = false, pumping_ = false, closing_ = false;
+  std::string broken_;  // what the predictor or the policy did wrong in the loader's thread
   MappedCounters counters_;
   std::unique_ptr<Loader> loader_;
 };

@@ -307,6 +307,39 @@ TEST_F(Mapped, AReadThatFailsFailsItsStepAndNoOther) {
   EXPECT_LE(experts.counters().peak, experts.budget_bytes());
 }
 
+TEST_F(Mapped, APolicyThatBreaksTheRulesEndsItsStepAndNothingElse) {
+  make({});
+  if (IsSkipped()) return;
+  static bool wrong = false;
+  const auto lru = placement::find_policy("lru", NEOTIER_EXPERTS);
+  static const neotier_placement* const kLru = lru.get();
+  auto broken = std::make_shared<neotier_placement>(*lru);
+  broken->victims = [](void* state, const neotier_event* event, uint32_t index, uint32_t want, uint32_t* out) {
+    const uint32_t found = kLru->victims(state, event, index, want, out);
+    if (wrong && found > 0) out[0] = UINT32_MAX;
+    return found;
+  };
+  MappedOptions o = options(all() / 2);
+  o.policy = broken;
+  auto made = open(o);
+  ASSERT_TRUE(made) << made.status().what();
+  std::mt19937_64 random(3);
+  for (uint64_t token = 0; token < 20; token++) pass(**made, random, 2, token);
+  wrong = true;
+  int thrown = 0;
+  for (uint64_t token = 0; token < 20; token++) {
+    try {
+      pass(**made, random, 2, token);
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find("breaks the rules"), std::string::npos) << error.what();
+      thrown++;
+    }
+  }
+  EXPECT_GT(thrown, 0);
+  wrong = false;
+  for (uint64_t token = 0; token < 20; token++) pass(**made, random, 2, token);
+}
+
 TEST_F(Mapped, EndsWhileReadsAreUnderWay) {
   make({});
   if (IsSkipped()) return;

@@ -114,6 +114,37 @@ TEST_F(Slots, ATransferThatFailedLeavesAFreeSlot) {
   EXPECT_EQ(served[0].removed, kNone);
 }
 
+TEST_F(Slots, TheFirstLayersMayHaveOneSlotMore) {
+  ExpertSlotsOptions o = options(1);
+  o.wider_layers = 1;
+  ExpertSlots slots(find_policy("lru", NEOTIER_EXPERTS), nullptr, o);
+  step(slots, 0, {1});
+  EXPECT_EQ(step(slots, 0, {2})[0].removed, kNone) << "it has two";
+  EXPECT_TRUE(slots.holds(object(0, 1)));
+  EXPECT_EQ(step(slots, 0, {3})[0].removed, object(0, 1));
+  step(slots, 1, {1});
+  EXPECT_EQ(step(slots, 1, {2})[0].removed, object(1, 1)) << "the second layer has one";
+}
+
+TEST_F(Slots, WhatWasRemovedIsNobodysVictim) {
+  ExpertSlotsOptions o = options(1);
+  o.layers = 3;
+  o.lookahead = 2;
+  ExpertSlots slots(find_policy("lru", NEOTIER_EXPERTS), find_policy("popularity", NEOTIER_PREDICTOR), o);
+  for (const uint32_t layer : {1u, 2u})
+    for (const uint32_t expert : {0u, 0u, 1u}) step(slots, layer, {expert});
+  step(slots, 0, {3});
+  // Both layers have a candidate now, each with its victim; one is fetched.
+  const auto first = slots.fetch(0, true);
+  ASSERT_TRUE(first);
+  const uint32_t other = first->object / kExperts == 1 ? 2 : 1;
+  slots.remove(object(other, 1));
+  const auto second = slots.fetch(0, true);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->object, object(other, 0));
+  EXPECT_EQ(second->removed, kNone) << "the slot is free";
+}
+
 TEST_F(Slots, PlacedOnlyWhereASlotIsFree) {
   ExpertSlots slots(find_policy("lru", NEOTIER_EXPERTS), nullptr, options(1));
   EXPECT_TRUE(slots.place(object(0, 1)));
