@@ -469,6 +469,36 @@ TEST_F(Store, SlotsOnATierThatIsGiven) {
   refused(o, "do not fit; give fewer slots");
 }
 
+TEST_F(Store, APolicyThatBreaksTheRulesEndsItsStepAndNothingElse) {
+  static bool wrong = false;
+  const auto lru = placement::find_policy("lru", NEOTIER_EXPERTS);
+  static const neotier_placement* const kLru = lru.get();
+  auto broken = std::make_shared<neotier_placement>(*lru);
+  broken->victims = [](void* state, const neotier_event* event, uint32_t index, uint32_t want, uint32_t* out) {
+    const uint32_t found = kLru->victims(state, event, index, want, out);
+    if (wrong && found > 0) out[0] = UINT32_MAX;
+    return found;
+  };
+  StoreOptions o = options(2);
+  o.policy = broken;
+  auto store = open(o);
+  for (uint32_t round = 0; round < 3; round++) {
+    wrong = round == 1;
+    int thrown = 0;
+    for (uint32_t token = 0; token < 16; token++) {
+      const std::vector<Use> uses = {{token % 8, 0, 0}, {(token + 3) % 8, 0, 1}};
+      try {
+        auto step = store->begin(1, uses);
+        ASSERT_TRUE(step) << step.status().what();
+        for (int i = 0; i < 2; i++) ASSERT_TRUE((*step)->next());
+      } catch (const std::runtime_error&) {
+        thrown++;
+      }
+    }
+    EXPECT_EQ(thrown > 0, wrong);
+  }
+}
+
 TEST_F(Store, WhatSlotsOnAGpuCannotDo) {
   StoreOptions o = options(3);
   o.memory = gpu_stand_in();
