@@ -370,7 +370,7 @@ TEST_F(Mapped, EndsWhileAllAreOnTheirWay) {
 TEST_F(Mapped, RefusesWhatIsNotInItsFileOrItsRange) {
   make({});
   if (IsSkipped()) return;
-  const auto refused = [&](const std::vector<MappedLayer>& layers, MappedOptions o, uint64_t bytes) {
+  const auto refused = [&](const std::vector<MappedLayer>& layers, const MappedOptions& o, uint64_t bytes) {
     return MappedExperts::open(*range_, {{"model", bytes}}, layers, o).status().code() == Code::kInvalid;
   };
   const uint64_t whole = content_.size();
