@@ -73,6 +73,7 @@ class MoeReplay {
       result_.tokens += schedule_.step(step).size();
       if (options_.progress) *options_.progress = result_.tokens;
     }
+    slots_.tell_breach();
     result_.events = schedule_.steps() * shape_.layers;
     result_.modelled_ns = now_;
     result_.bytes = link_ns_ / transfer_ns_ * options_.expert_bytes;

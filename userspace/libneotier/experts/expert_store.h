@@ -130,6 +130,8 @@ class ExpertStore {
 
   const Layout& layout() const { return layout_; }
   // `layer`: index, in the order of the model's. At most batch x top_k uses, by rows. kInvalid; kBusy: a step is open.
+  // Throws std::runtime_error, and begins no step, where the policy or the predictor has broken the rules of its ABI
+  // since the last begin(); it is told once.
   Result<std::unique_ptr<Step>> begin(uint32_t layer, std::span<const Use> uses);
   // Tells the policy and the predictor of a layer's choices as if its experts had been there; no bytes move. For what
   // was seen before; warm() follows. As begin().

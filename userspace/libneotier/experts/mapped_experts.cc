@@ -445,13 +445,7 @@ bool MappedExperts::fetch_one() {
 bool MappedExperts::fetch_ahead() {
   if (serving_ || pumping_ || closing_ || free_stages_.empty()) return false;
   if (background_.empty() && fetching_ && demand_.empty()) {
-    try {
-      fetching_ = fetch_one();
-    } catch (const std::exception& error) {
-      // Here nobody would hear of it but the host's end.
-      fetching_ = false;
-      broken_ = error.what();
-    }
+    fetching_ = fetch_one();
     if (!fetching_) return false;
   }
   const size_t waiting = background_.size();
@@ -501,7 +495,6 @@ void MappedExperts::fault(std::byte* page) {
 Result<std::unique_ptr<MappedStep>> MappedExperts::begin(uint32_t layer, std::span<const Use> uses) {
   if (layer >= layers()) return invalid(fmt::format("layer {} of {}", layer, layers()));
   const std::lock_guard lock(mutex_);
-  if (!broken_.empty()) throw std::runtime_error(std::exchange(broken_, {}));
   const uint32_t first = layer * options_.experts;
   std::vector<bool> used(options_.experts);
   std::vector<uint32_t> objects;

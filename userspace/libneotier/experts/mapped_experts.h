@@ -119,8 +119,8 @@ class MappedExperts {
   // Until what was asked for has come, or failed: after open(), all experts where they all have room.
   void settle();
 
-  // kInvalid: no such layer or expert. Throws std::runtime_error where a policy breaks the rules of its ABI; what it
-  // has broken by fetching ahead is thrown by the next begin().
+  // kInvalid: no such layer or expert. Throws std::runtime_error, and begins no step, where the policy or the
+  // predictor has broken the rules of its ABI since the last begin(); it is told once.
   Result<std::unique_ptr<MappedStep>> begin(uint32_t layer, std::span<const Use> uses);
 
   MappedCounters counters() const;
@@ -198,7 +198,6 @@ class MappedExperts {
   uint32_t layer_ = 0;                                        // of the last step
   uint32_t open_steps_ = 0;
   bool serving_ = false, fetching_ = false, pumping_ = false, closing_ = false;
-  std::string broken_;  // what the predictor or the policy did wrong in the loader's thread
   MappedCounters counters_;
   std::unique_ptr<Loader> loader_;
 };

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace neotier::placement {
 
 namespace {
 constexpr uint32_t kNone = NEOTIER_NO_OBJECT;
-}
+constexpr auto kPolicy = "policy", kPredictor = "predictor";
+}  // namespace
 
 ExpertSlots::ExpertSlots(const PolicyRef& policy, const PolicyRef& predictor, const ExpertSlotsOptions& options)
     : options_(options),
@@ -47,11 +49,16 @@ std::string ExpertSlots::named(uint32_t object) const {
   return fmt::format("expert {} of layer {}", object % options_.experts, object / options_.experts);
 }
 
-void ExpertSlots::broken(const std::string& what) const {
-  throw std::runtime_error(fmt::format("policy {} breaks the rules of its ABI: {}", policy_.policy().name, what));
+void ExpertSlots::broken(const Instance& by, const char* role, const std::string& what) {
+  if (breach_.empty()) breach_ = fmt::format("{} {} breaks the rules of its ABI: {}", role, by.policy().name, what);
+}
+
+void ExpertSlots::tell_breach() {
+  if (!breach_.empty()) throw std::runtime_error(std::exchange(breach_, {}));
 }
 
 void ExpertSlots::begin(const neotier_event& event) {
+  tell_breach();
   event_ = event;
   distinct_.clear();
   for (uint32_t i = 0; i < event.nr; i++) {
@@ -70,7 +77,7 @@ ExpertSlots::Served ExpertSlots::serve(uint32_t index) {
   Served served;
   if (holds(object)) {
     if (policy_.on_hit(event_, index) != NEOTIER_OK)
-      broken(fmt::format("it does not know that {} is resident", named(object)));
+      broken(policy_, kPolicy, fmt::format("it does not know that {} is resident", named(object)));
     served.fetched = fetched_[object];
     fetched_[object] = 0;
     std::erase(on_way_, object);  // goes on as demand
@@ -85,8 +92,7 @@ ExpertSlots::Served ExpertSlots::serve(uint32_t index) {
   }
   if (!room) {
     uint32_t victim = kNone;
-    if (policy_.victims(event_, index, 1, &victim) == 1) {
-      evict(victim, layer);
+    if (policy_.victims(event_, index, 1, &victim) == 1 && evict(victim, layer)) {
       served.removed = victim;
     } else if (served.removed = cancel_for(layer); served.removed == kNone) {
       served.how = How::kStreamed;
@@ -107,16 +113,23 @@ void ExpertSlots::insert(const neotier_event& event, uint32_t index) {
   flags_[object] |= NEOTIER_RESIDENT | NEOTIER_PINNED;
   held_[event.group]++;
   if (policy_.on_insert(event, index) != NEOTIER_OK)
-    broken(fmt::format("it refuses {}, which is absent", named(object)));
+    broken(policy_, kPolicy, fmt::format("it refuses {}, which is absent", named(object)));
 }
 
-void ExpertSlots::evict(uint32_t victim, uint32_t layer) {
-  if (victim >= flags_.size() || victim / options_.experts != layer || !holds(victim) ||
-      (flags_[victim] & NEOTIER_PINNED)) {
-    broken(fmt::format("it names {} as a victim in layer {}, which may not go",
-                       victim < flags_.size() ? named(victim) : fmt::format("object {}", victim), layer));
-  }
+bool ExpertSlots::may_go(uint32_t victim, uint32_t layer) {
+  if (victim < flags_.size() && victim / options_.experts == layer && holds(victim) &&
+      !(flags_[victim] & NEOTIER_PINNED))
+    return true;
+  broken(policy_, kPolicy,
+         fmt::format("it names {} as a victim in layer {}, which may not go",
+                     victim < flags_.size() ? named(victim) : fmt::format("object {}", victim), layer));
+  return false;
+}
+
+bool ExpertSlots::evict(uint32_t victim, uint32_t layer) {
+  if (!may_go(victim, layer)) return false;
   take_out(victim, NEOTIER_EVICTED);
+  return true;
 }
 
 void ExpertSlots::take_out(uint32_t object, neotier_remove_reason reason) {
@@ -125,7 +138,7 @@ void ExpertSlots::take_out(uint32_t object, neotier_remove_reason reason) {
   held_[object / options_.experts]--;
   std::erase(on_way_, object);
   if (policy_.on_remove(object, reason) != NEOTIER_OK)
-    broken(fmt::format("it does not know that {} is resident", named(object)));
+    broken(policy_, kPolicy, fmt::format("it does not know that {} is resident", named(object)));
 }
 
 // Gives up an expert on its way that holds a slot which demand needs.
@@ -145,22 +158,20 @@ void ExpertSlots::predict() {
   request.groups = options_.lookahead;
   request.max = static_cast<uint32_t>(predictions_.size());
   const uint32_t nr = predictor_->prefetch(event_, request, predictions_.data());
-  const auto wrong = [&](const std::string& what) {
-    return std::runtime_error(
-        fmt::format("predictor {} breaks the rules of its ABI: {}", predictor_->policy().name, what));
-  };
-  if (nr > request.max) throw wrong("it returns more than was asked for");
   std::fill(chance_.begin(), chance_.end(), 0.f);
+  for (Candidate& candidate : candidates_) candidate.current = false;
+  if (nr > request.max) return broken(*predictor_, kPredictor, "it returns more than was asked for");
   for (uint32_t i = 0; i < nr; i++) {
     const neotier_prediction& p = predictions_[i];
     const uint32_t lead = (p.group + options_.layers - request.group_first) % options_.layers;
     if (p.object >= flags_.size() || p.object / options_.experts != p.group || lead >= options_.lookahead ||
         !(p.probability >= 0 && p.probability <= 1)) {
-      throw wrong(fmt::format("object {} in layer {} with probability {}", p.object, p.group, p.probability));
+      broken(*predictor_, kPredictor,
+             fmt::format("object {} in layer {} with probability {}", p.object, p.group, p.probability));
+      continue;
     }
     chance_[lead * options_.experts + p.object % options_.experts] = p.probability;
   }
-  for (Candidate& candidate : candidates_) candidate.current = false;
 }
 
 std::optional<ExpertSlots::Fetch> ExpertSlots::fetch(uint64_t now_ns, bool next_too) {
@@ -178,7 +189,7 @@ std::optional<ExpertSlots::Fetch> ExpertSlots::fetch(uint64_t now_ns, bool next_
   if (chosen == kNone) return std::nullopt;
   const Candidate taken = candidates_[chosen];
   candidates_[chosen].current = false;
-  if (taken.victim != kNone) evict(taken.victim, taken.object / options_.experts);
+  if (taken.victim != kNone && !evict(taken.victim, taken.object / options_.experts)) return std::nullopt;
   insert(fetch_event(taken.object, chance_[chosen * options_.experts + taken.object % options_.experts], now_ns), 0);
   fetched_[taken.object] = 1;
   on_way_.push_back(taken.object);
@@ -234,17 +245,22 @@ ExpertSlots::Candidate ExpertSlots::find_candidate(uint32_t lead, double floor, 
   if (held_[layer] < slots_of(layer)) return candidate;
   const neotier_event event = fetch_event(candidate.object, chance[candidate.object - first], now_ns);
   const uint32_t nr = policy_.victims(event, 0, slots_of(layer), order_.data());
+  candidate.gain = 0;
+  if (nr > slots_of(layer)) {
+    broken(policy_, kPolicy, "it names more victims than were asked for");
+    return candidate;
+  }
   double least = 0;
   for (uint32_t i = 0; i < nr; i++) {
     const double place = nr > 1 ? static_cast<double>(i) / (nr - 1) : 0;
-    if (order_[i] / options_.experts != layer) broken(fmt::format("a victim of another layer than {}", layer));
+    if (!may_go(order_[i], layer)) return candidate;
     const double worth = chance[order_[i] - first] + options_.planner.order_weight * place;
     if (candidate.victim == kNone || worth < least) {
       candidate.victim = order_[i];
       least = worth;
     }
   }
-  candidate.gain = nr ? candidate.gain - least : 0;
+  if (nr > 0) candidate.gain = chance[candidate.object - first] - least;
   return candidate;
 }
 

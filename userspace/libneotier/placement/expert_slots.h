@@ -11,7 +11,11 @@
 // policy's order of eviction, 0 .. 1). The gain, times lead_discount for each layer past the next, must exceed
 // min_gain; the best one is fetched.
 //
-// Thread safety: none. Throws std::runtime_error where the policy or the predictor breaks the rules of its ABI (named).
+// Invariant: the books (which expert holds a slot, how many are taken) are the host's own. A policy or a predictor that
+// breaks the rules of its ABI is not followed there, and what it did is told once, by the next begin(): much of the
+// rest is called where nobody could be told.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +61,11 @@ class ExpertSlots {
   size_t predictor_state_bytes() const { return predictor_ ? predictor_->state_bytes() : 0; }
   std::string named(uint32_t object) const;
 
-  // An event begins: its experts are pinned. The accesses stay the caller's, alive until the next event.
+  // Throws std::runtime_error where the policy or the predictor has broken the rules of its ABI (named) since it was
+  // told last.
+  void tell_breach();
+  // An event begins: its experts are pinned. The accesses stay the caller's, alive until the next event. Throws as
+  // tell_breach(), and then no event has begun.
   void begin(const neotier_event& event);
   // The accesses of the event that are the first of their expert, in order: each is served once.
   std::span<const uint32_t> distinct() const { return distinct_; }
@@ -96,9 +104,11 @@ class ExpertSlots {
   };
   neotier_placement_config config() const;
   uint32_t slots_of(uint32_t layer) const { return options_.slots + (layer < options_.wider_layers); }
-  [[noreturn]] void broken(const std::string& what) const;
+  void broken(const Instance& by, const char* role, const std::string& what);
   void insert(const neotier_event& event, uint32_t index);
-  void evict(uint32_t victim, uint32_t layer);
+  // Whether it can be what the policy says it is.
+  bool may_go(uint32_t victim, uint32_t layer);
+  bool evict(uint32_t victim, uint32_t layer);
   void take_out(uint32_t object, neotier_remove_reason reason);
   uint32_t cancel_for(uint32_t layer);
   neotier_event fetch_event(uint32_t object, float probability, uint64_t now_ns);
@@ -111,6 +121,7 @@ class ExpertSlots {
   std::vector<uint32_t> on_way_;  // fetched ahead and not arrived
   Instance policy_;
   std::optional<Instance> predictor_;
+  std::string breach_;  // the first that was not told yet
   neotier_event event_ = {};
   std::vector<uint32_t> distinct_;
   neotier_access fetch_access_ = {};

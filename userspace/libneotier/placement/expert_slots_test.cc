@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace neotier::placement {
@@ -153,6 +157,101 @@ TEST_F(Slots, PlacedOnlyWhereASlotIsFree) {
   EXPECT_TRUE(slots.place(object(1, 2)));
   EXPECT_EQ(step(slots, 0, {1})[0].how, How::kHeld);
 }
+
+// An LRU, and a popularity, that break a rule each as long as they are told to.
+enum class Breach : uint8_t { kNo, kHit, kInsert, kRemove, kVictim, kManyVictims, kPredictions, kManyPredictions };
+Breach breach;
+
+PolicyRef breaking_policy() {
+  static const PolicyRef lru = find_policy("lru", NEOTIER_EXPERTS);
+  auto policy = std::make_shared<neotier_placement>(*lru);
+  policy->on_hit = [](void* state, const neotier_event* event, uint32_t index) {
+    const int status = lru->on_hit(state, event, index);
+    return breach == Breach::kHit ? NEOTIER_REFUSED : status;
+  };
+  policy->on_insert = [](void* state, const neotier_event* event, uint32_t index) {
+    const int status = lru->on_insert(state, event, index);
+    return breach == Breach::kInsert ? NEOTIER_REFUSED : status;
+  };
+  policy->on_remove = [](void* state, uint32_t object, neotier_remove_reason reason) {
+    const int status = lru->on_remove(state, object, reason);
+    return breach == Breach::kRemove ? NEOTIER_REFUSED : status;
+  };
+  policy->victims = [](void* state, const neotier_event* event, uint32_t index, uint32_t want, uint32_t* out) {
+    const uint32_t found = lru->victims(state, event, index, want, out);
+    if (breach == Breach::kVictim && found > 0) out[0] = kNone;
+    return breach == Breach::kManyVictims ? want + 1 : found;
+  };
+  return policy;
+}
+
+PolicyRef breaking_predictor() {
+  static const PolicyRef popularity = find_policy("popularity", NEOTIER_PREDICTOR);
+  auto predictor = std::make_shared<neotier_placement>(*popularity);
+  predictor->prefetch = [](void* state, const neotier_event* event, const neotier_prefetch_request* request,
+                           neotier_prediction* out) {
+    const uint32_t found = popularity->prefetch(state, event, request, out);
+    if (breach == Breach::kPredictions && found > 0) out[0].probability = 2;
+    return breach == Breach::kManyPredictions ? request->max + 1 : found;
+  };
+  return predictor;
+}
+
+class Breaches : public Slots, public ::testing::WithParamInterface<std::pair<Breach, const char*>> {};
+
+// Much is called where nobody could be told, as in a loader's thread: it must not throw there.
+TEST_P(Breaches, IsToldOnceByTheNextBeginAndTheBooksStayRight) {
+  breach = Breach::kNo;
+  ExpertSlotsOptions two = options(2);
+  ExpertSlots slots(breaking_policy(), breaking_predictor(), two);
+  std::minstd_rand random(1);
+  const auto drive = [&] {
+    int told = 0;
+    for (int event = 0; event < 200; event++) {
+      const auto any = [&](uint32_t of) { return static_cast<uint32_t>(random() % of); };
+      const uint32_t layer = any(2), expert = any(kExperts), other = any(kExperts - 1);
+      try {
+        step(slots, layer, {expert, (expert + 1 + other) % kExperts});
+      } catch (const std::runtime_error& error) {
+        EXPECT_NE(std::string(error.what()).find(GetParam().second), std::string::npos) << error.what();
+        told++;
+      }
+      while (const auto fetch = slots.fetch(0, true)) {
+        EXPECT_TRUE(slots.holds(fetch->object));
+        EXPECT_TRUE(fetch->removed == kNone || !slots.holds(fetch->removed));
+        if (random() % 2)
+          slots.arrived(fetch->object);
+        else
+          slots.remove(fetch->object);
+      }
+      uint32_t held = 0;
+      for (uint32_t e = 0; e < kExperts; e++) held += slots.holds(object(layer, e));
+      EXPECT_LE(held, two.slots);
+    }
+    return told;
+  };
+  EXPECT_EQ(drive(), 0);
+  breach = GetParam().first;
+  EXPECT_GT(drive(), 0);
+  breach = Breach::kNo;
+  try {
+    slots.tell_breach();
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_NO_THROW(slots.tell_breach());
+  EXPECT_EQ(drive(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, Breaches,
+    ::testing::Values(
+        std::pair(Breach::kHit, "policy lru breaks the rules of its ABI: it does not know that expert"),
+        std::pair(Breach::kInsert, "policy lru breaks the rules of its ABI: it refuses expert"),
+        std::pair(Breach::kRemove, "policy lru breaks the rules of its ABI: it does not know that expert"),
+        std::pair(Breach::kVictim, "policy lru breaks the rules of its ABI: it names object 4294967295 as a victim"),
+        std::pair(Breach::kManyVictims, "policy lru breaks the rules of its ABI: it names more victims than"),
+        std::pair(Breach::kPredictions, "predictor popularity breaks the rules of its ABI: object"),
+        std::pair(Breach::kManyPredictions, "predictor popularity breaks the rules of its ABI: it returns more")));
 
 }  // namespace
 }  // namespace neotier::placement
