@@ -36,9 +36,8 @@ void print_knobs(const std::vector<kernel::Value>& values) {
 
 [[noreturn]] void refuse_absent(const Arguments& a) {
   throw std::runtime_error(
-      fmt::format("neotier.ko is not loaded ({} is not there); insmod build/kmod/neotier.ko as root. `neotier kernel "
-                  "knobs` lists its knobs without it",
-                  a.sysfs));
+      fmt::format("neotier.ko is not loaded ({} is not there); {}. `neotier kernel knobs` lists its knobs without it",
+                  a.sysfs, kernel::kHowToLoad));
 }
 
 // What a knob takes: a range, or the words that the policies and rooms of this build have.

@@ -246,8 +246,7 @@ void Module::set(const std::string& path, const std::string& value) const {
     throw std::runtime_error(fmt::format("{}: expected {}, found '{}'", path, expected, value));
   const std::filesystem::path file = root_ / path;
   if (!present())
-    throw std::runtime_error(
-        fmt::format("neotier.ko is not loaded ({} is not there); insmod build/kmod/neotier.ko", root_.string()));
+    throw std::runtime_error(fmt::format("neotier.ko is not loaded ({} is not there); {}", root_.string(), kHowToLoad));
   const int fd = open(file.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_TRUNC);
   if (fd < 0) {
     const int error = errno;

@@ -17,6 +17,9 @@
 namespace neotier::kernel {
 
 inline constexpr const char* kSysfsRoot = "/sys/kernel/neotier";
+// How it is loaded, as part of a sentence.
+inline constexpr const char* kHowToLoad =
+    "as root: modprobe neotier (package neotier-dkms), or insmod build/kmod/neotier.ko (after `make build`)";
 
 // A file that can be written.
 struct Knob {

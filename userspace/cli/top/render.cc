@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernel/module.h"
 #include "util/size.h"
 
 namespace neotier::top {
@@ -104,7 +105,7 @@ void nothing_there(Lines& lines, const Figures& f, const std::string& socket, si
   wrapped(lines,
           fmt::format("  a daemon:  neotierd --config docs/neotierd.toml   (this looked at {}; --socket PATH)", socket),
           width, Style::kPlain);
-  wrapped(lines, "  a module:  insmod build/kmod/neotier.ko               (it makes /sys/kernel/neotier)", width,
+  wrapped(lines, fmt::format("  a module:  {}; it makes {}", kernel::kHowToLoad, kernel::kSysfsRoot), width,
           Style::kPlain);
 }
 
