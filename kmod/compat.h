@@ -241,4 +241,17 @@ static inline unsigned long neotier_vma_anon_pgoff(const struct vm_area_struct *
 #endif
 }
 
+/* From 6.3 on, and in later releases of 6.1. */
+#ifndef NEOTIER_HAVE_LIST_COUNT
+static inline size_t list_count_nodes(struct list_head *head)
+{
+	struct list_head *at;
+	size_t nr = 0;
+
+	list_for_each(at, head)
+		nr++;
+	return nr;
+}
+#endif
+
 #endif
