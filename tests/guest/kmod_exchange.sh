@@ -15,8 +15,18 @@ content="$NEOTIER_BIN/kmod_content node=$node"
 echo 0 > /proc/sys/kernel/numa_balancing
 [ ! -w /sys/kernel/mm/numa/demotion_enabled ] || echo 0 > /sys/kernel/mm/numa/demotion_enabled
 echo 1 > $sys/device0/threshold
-# What the kernel keeps free is not the cold memory's, so that this much more is sure to fill the node.
-full() { echo $(($(node_free_mb) + 16)); }
+# What the kernel keeps free is not the cold memory's, so that this much more is sure to fill the node. What a process had
+# pinned is freed some time after its end.
+full() {
+	local before=-1 now
+	now=$(node_free_mb)
+	while [ "$now" -gt "$before" ]; do
+		before=$now
+		sleep 1
+		now=$(node_free_mb)
+	done
+	echo $((now + 16))
+}
 kills=$(vmstat oom_kill)
 
 [ "$(cat $sys/room)" = "[kswapd] exchange" ] && ok "kswapd makes room unless it is told otherwise" || not_ok "kswapd makes room unless it is told otherwise" "$(cat $sys/room)"
@@ -60,6 +70,8 @@ keeps() {
 keeps "cold memory that is bound to the node stays" kept_mempolicy filler=bind
 keeps "cold memory that prefers the node stays" kept_mempolicy filler=prefer
 keeps "pinned cold memory stays" kept_pinned filler=pin
+# parent <pid>: a process has this one as its parent
+parent() { grep -qs "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status; }
 # holds <name> <counter> <MiB> [group] [arguments of the cold process]: the cold memory of another process stays, in a cgroup
 # where one is named, and the counter says why
 holds() {
@@ -73,6 +85,8 @@ holds() {
 	# It takes no more: how much the kernel keeps free is its own affair.
 	filled() { local left; left=$(node_free_mb) && sleep 2 && [ "$(node_free_mb)" -ge "$left" ]; }
 	eventually filled
+	# Its child is there when the last page is shared.
+	case $* in *filler=shared*) eventually parent $cold ;; esac
 	content_until "above $counter $before" node="$node" mb=16 sleep
 	status=$?
 	kill $cold
@@ -124,7 +138,7 @@ if mount -t cgroup2 none /tmp/cgroup 2> /dev/null && echo +memory +cpuset > /tmp
 	holds "cold memory of an excluded cgroup stays" kept_excluded "$(full)" /tmp/cgroup/cold
 	knob exclude_cgroups ""
 	echo 0 > /tmp/cgroup/cold/cpuset.mems
-	holds "cold memory of a cpuset without the slow node stays" kept_cpuset $(($(node_free_mb) - 28)) /tmp/cgroup/cold
+	holds "cold memory of a cpuset without the slow node stays" kept_cpuset $(($(full) - 44)) /tmp/cgroup/cold
 else
 	skip "cold memory of cgroups" "no memory and cpuset controllers in cgroup 2 here"
 fi
