@@ -11,7 +11,7 @@ set(CPACK_PACKAGE_CONTACT "The NeoTier maintainers <neotier@packages.invalid>")
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
-set(CPACK_COMPONENTS_ALL Runtime Development Tools)
+set(CPACK_COMPONENTS_ALL Runtime Development Tools Kernel)
 set(CPACK_STRIP_FILES ON)
 # The configuration is in /etc, whatever the prefix.
 set(CPACK_SET_DESTDIR ON)
@@ -62,8 +62,24 @@ policies, shows what a daemon does, and sets the knobs of the kernel module.
 
 The daemon is not started unless the administrator enables its service.")
 
+set(CPACK_DEBIAN_KERNEL_PACKAGE_NAME neotier-dkms)
+set(CPACK_DEBIAN_KERNEL_PACKAGE_SECTION kernel)
+set(CPACK_DEBIAN_KERNEL_PACKAGE_ARCHITECTURE all)
+set(CPACK_DEBIAN_KERNEL_PACKAGE_DEPENDS dkms)
+set(CPACK_DEBIAN_KERNEL_PACKAGE_RECOMMENDS linux-headers-amd64)
+set(CPACK_DEBIAN_KERNEL_PACKAGE_SUGGESTS neotier-tools)
+set(CPACK_DEBIAN_KERNEL_PACKAGE_CONTROL_EXTRA
+  ${CMAKE_BINARY_DIR}/neotier-dkms/postinst ${CMAKE_BINARY_DIR}/neotier-dkms/prerm)
+set(CPACK_COMPONENT_KERNEL_DESCRIPTION "kernel module of NeoTier, built by DKMS
+neotier.ko moves pages between DRAM and CXL memory by what a device reports of
+their use. DKMS builds it for each kernel that is installed with its headers,
+Linux 6.1 or newer.
+
+Nothing loads it but the administrator: modprobe neotier.")
+
 # What a Debian package has besides: see there.
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/deb/finish.cmake)
 set(CPACK_NEOTIER_ROOT ${NEOTIER_ROOT})
-set(CPACK_NEOTIER_PACKAGES ${CPACK_DEBIAN_RUNTIME_PACKAGE_NAME} libneotier-dev neotier-tools)
+set(CPACK_NEOTIER_PACKAGES ${CPACK_DEBIAN_RUNTIME_PACKAGE_NAME} libneotier-dev neotier-tools neotier-dkms)
+include(${CMAKE_CURRENT_LIST_DIR}/kernel-sources.cmake)
 include(CPack)
