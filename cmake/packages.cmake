@@ -49,8 +49,11 @@ files for pkg-config and CMake, examples.")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME neotier-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
+# llama.cpp's backend links the library, which is found here and is a package of this source.
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${NEOTIER_BIN}/../lib)
 # groupadd; /bin/kill, by which the service is told to reload
-set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "passwd, procps")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS
+  "${CPACK_DEBIAN_RUNTIME_PACKAGE_NAME} (= ${NEOTIER_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}), passwd, procps")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA "")
 foreach(file conffiles postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/deb/neotier-tools/${file})
