@@ -36,6 +36,8 @@ namespace neotier::engine {
   X(pinned_moves, "moves thrown away because the object was pinned meanwhile")                        \
   X(failed_moves, "moves that a tier failed; the object stayed where it was")                         \
   X(corrupt_reads, "transfers that came back with bytes that were not those written")                 \
+  X(lost_copies, "copies that a tier's medium had lost or spoilt, and that were forgotten")           \
+  X(found_copies, "objects of other processes that were found on a shared tier")                      \
   X(second_copy_reads, "reads served by another copy, the first one's tier having failed")            \
   X(full_refusals, "requests refused because no room could be made")                                  \
   X(tier_failures, "times a tier was taken out of service")                                           \

@@ -471,6 +471,64 @@ size_t Engine::lookup_prefix(std::span<const Key> keys) const {
   return found;
 }
 
+size_t Engine::find(std::span<const Key> keys) {
+  TierId shared = kNoTier;
+  for (TierId id = 0; id < catalogue_.tiers(); id++) {
+    if (catalogue_.info(id).shared) shared = id;
+  }
+  if (shared == kNoTier || config_.knobs.find_ms == 0) return 0;
+  std::vector<Found> found;
+  size_t taken = 0;
+  try {
+    std::vector<Key> unknown;
+    {
+      std::lock_guard lock(mutex_);
+      if (!usable_[shared]) return 0;
+      for (const Key& key : keys) {
+        const Handle handle = catalogue_.index().find(key);
+        if (handle == kNoHandle || (!catalogue_[handle].has_copy() && !mover_.busy(handle))) unknown.push_back(key);
+      }
+    }
+    if (unknown.empty()) return 0;
+    found = catalogue_.tier(shared).find(unknown, config_.knobs.find_ms);
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  std::lock_guard lock(mutex_);
+  for (const Found& one : found) {
+    bool kept = false;
+    try {
+      kept = usable_[shared] && take_found(shared, one);
+    } catch (const std::bad_alloc&) {
+      // It is found again another time.
+    }
+    if (kept) {
+      taken++;
+    } else {
+      catalogue_.tier(shared).free(one.extent);
+    }
+  }
+  counters_.found_copies += taken;
+  return taken;
+}
+
+bool Engine::take_found(TierId id, const Found& found) {
+  const Handle there = catalogue_.index().find(found.key);
+  if (there != kNoHandle && (catalogue_[there].has_copy() || mover_.busy(there))) return false;
+  Result<Handle> fresh = catalogue_.known(found.key);
+  if (!fresh && make_index_room()) fresh = catalogue_.known(found.key);
+  if (!fresh) return false;
+  catalogue_.claim(*fresh);
+  Record& record = catalogue_[*fresh];
+  record.bytes = static_cast<uint32_t>(found.bytes);
+  record.recovered = 1;
+  // Others may delete it at any time: it is nothing that this process must keep.
+  record.take_note(encode_note(ObjectKind::kPlain, 0, /*discard=*/true));
+  record.moved_ms = static_cast<uint32_t>(clock_.now_ns() / 1000000) - config_.knobs.hysteresis_ms;
+  catalogue_.insert_copy(*fresh, id, found.extent, clock_.now_ns(), false);
+  return true;
+}
+
 size_t Engine::read_sources(std::span<const Key> keys, std::vector<TierId>& from,
                             std::array<ReadPrice, kMaxTiers>& prices) const {
   from.clear();

@@ -207,7 +207,11 @@ class Engine {
   Result<ObjectInfo> lookup(const Key& key) const;
   // How many of the first keys are there, in tiers in service: the longest prefix that need not be computed.
   size_t lookup_prefix(std::span<const Key> keys) const;
-  // The same, and the tier that each would be read from, with the prices of all tiers.
+  // Asks shared tiers for those that are not known here, waiting for at most Knobs::find_ms; what other processes have
+  // stored is known from then on. Returns how many came to be. 0 at once where no tier is shared. They may be thrown
+  // away, and describe() says what they are.
+  size_t find(std::span<const Key> keys);
+  // The same as lookup_prefix(), and the tier that each would be read from, with the prices of all tiers.
   size_t read_sources(std::span<const Key> keys, std::vector<TierId>& from,
                       std::array<ReadPrice, kMaxTiers>& prices) const;
   // kNotFound, kBusy (pinned).
@@ -282,6 +286,8 @@ class Engine {
   void start(Arrival& arrival, Arrival::Place& place, const std::byte* bytes);
   Status finish(Arrival::Place& place);
   void abandon(Arrival& arrival);
+  // With the lock. False where the object is known meanwhile, or there is no room to know it.
+  bool take_found(TierId id, const Found& found);
   UseOutcome find_place(uint32_t index, Handle handle, const Version& version, uint32_t takers);
   // Counts it, and copies it to the durable tier where that is asked for.
   void stored(Handle handle);

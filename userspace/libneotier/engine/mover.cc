@@ -20,6 +20,9 @@ Status gone(const std::string& tier) {
                    [&] { return fmt::format("tier {} is out of service; its objects may come back with it", tier); });
 }
 
+// Held copies that are remembered as lost; of more the next read finds out.
+constexpr size_t kMostLost = 4096;
+
 // Beyond what a status keeps without memory.
 Status in_the_way(const char* why) {
   return status_of(Code::kBusy, [&] { return std::string(why); });
@@ -575,6 +578,7 @@ void Mover::end(Job* job, const Status& given) {
       catalogue_.forget(job->handle);
     }
   }
+  if (job->kind == JobKind::kMove && !status.is_ok()) lost(*job);
   if (job->readers) end_read(*job->readers, job->from, job->source);
   if (job->from != kHost) uses_[job->from]--;
   if (job->to != kHost) uses_[job->to]--;
@@ -593,6 +597,35 @@ void Mover::end(Job* job, const Status& given) {
   by_class_[static_cast<size_t>(job->cls)]--;
   jobs_.erase(job);
   delete job;
+}
+
+void Mover::lost(const Job& job) {
+  if (!job.source_lost || !job.readers) return;
+  if (drop_lost(job.key, job.from, job.source) || lost_.size() >= kMostLost) return;
+  try {
+    lost_.push_back({job.key, job.from, job.source});
+  } catch (const std::bad_alloc&) {
+    // The next read finds it.
+  }
+}
+
+bool Mover::drop_lost(const Key& key, TierId tier, Extent extent) {
+  const Handle handle = catalogue_.index().find(key);
+  if (handle == kNoHandle) return true;
+  const Record& record = catalogue_[handle];
+  for (int i = 0; i < 2; i++) {
+    if (record.tier(i) != tier || record.extent[i] != extent) continue;
+    if (record.in_flight || record.pins > 0) return false;
+    counters_.lost_copies++;
+    drop_copy(handle, tier, NEOTIER_REMOVED);
+    if (!record.has_copy()) catalogue_.forget(handle);
+    return true;
+  }
+  return true;
+}
+
+void Mover::forget_lost() {
+  std::erase_if(lost_, [this](const Lost& one) { return drop_lost(one.key, one.tier, one.extent); });
 }
 
 void Mover::cancel(Ticket& ticket) {

@@ -183,6 +183,10 @@ class Mover {
   void job_progressed(Job* job);
   // A read whose tier failed starts again from the object's other copy, once.
   bool read_elsewhere(Job* job);
+  // The medium has it no more, or not as it was written. Where the object is held it is tried again by forget_lost().
+  void lost(const Job& job);
+  bool drop_lost(const Key& key, TierId tier, Extent extent);
+  void forget_lost();
   void retry_rooms();
   uint64_t dispatch();
   // Sends chunks of the queue's first jobs; false where more could not be sent now.
@@ -217,6 +221,12 @@ class Mover {
   std::array<std::vector<Chunk*>, kMaxTiers> to_submit_;
   std::map<std::pair<TierId, Extent>, Readers> readers_;
   std::array<uint64_t, kMaxTiers> uses_{};
+  struct Lost {
+    Key key;
+    TierId tier;
+    Extent extent;
+  };
+  std::vector<Lost> lost_;  // copies of objects that are held
 
   std::vector<std::unique_ptr<Chunk>> chunks_;
   // All of them, and below, have room for every chunk there is.

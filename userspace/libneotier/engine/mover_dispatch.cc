@@ -247,6 +247,10 @@ void Mover::chunk_ended(Chunk& chunk, const Status& status) {
     chunk.second_half = true;
     return submit(chunk, job->to, Op::kWrite, job->destination, chunk.offset, chunk.staging.get());
   }
+  // What others can change is not kept to fail again; of what is here alone the last copy may still be read in part.
+  if (chunk.transfer.op == Op::kRead && chunk.at == job->from)
+    job->source_lost |= status.code() == Code::kNotFound ||
+                        (status.code() == Code::kCorrupt && catalogue_.info(job->from).kind == TierKind::kRemote);
   LinkQueue& queue = link_queue(job->from, job->to);
   (chunk.background ? queue.background_chunks : queue.demand_chunks)--;
   if (!status.is_ok() && job->error.is_ok() && status.code() != Code::kCancelled) job->error = status;
@@ -277,6 +281,7 @@ void Mover::job_progressed(Job* job) {
     }
     return end(job, Status::ok());
   }
+  if (!job->error.is_ok() && job->kind == JobKind::kRead) lost(*job);
   if (!job->error.is_ok() && job->kind == JobKind::kRead && was_queued && read_elsewhere(job)) return;
   end(job, job->error.is_ok() ? Status(Code::kCancelled, "cancelled") : job->error);
 }
@@ -302,6 +307,7 @@ bool Mover::read_elsewhere(Job* job) {
     job->source = record.extent[i];
     job->sent = 0;
     job->error = Status::ok();
+    job->source_lost = false;
     job->cancelled = false;
     job->second_try = true;
     counters_.second_copy_reads++;
@@ -325,6 +331,7 @@ uint64_t Mover::step() {
     if (in_flight_[id] > 0 && catalogue_.tier(id).poll() > 0) needs_poll_[id] = true;
   }
   take_completions();
+  if (!lost_.empty()) forget_lost();
   const auto changed = [this] {
     return std::find(room_changed_.begin(), room_changed_.end(), true) != room_changed_.end();
   };

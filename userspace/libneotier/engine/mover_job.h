@@ -41,10 +41,11 @@ struct Mover::Job : Linked<Job, OfAll>, Linked<Job, OfQueue> {
   bool stale = false;
   bool cancelled = false;
   bool second_try = false;
-  bool held = false;     // its chunks had to wait for others'
-  bool waiting = false;  // counted in waiting_bytes_
-  bool leaving = false;  // counted in leaving_bytes_
-  uint32_t stalls = 0;   // rounds of evictions in a row that freed nothing
+  bool source_lost = false;  // the medium does not have it, or not as it was written
+  bool held = false;         // its chunks had to wait for others'
+  bool waiting = false;      // counted in waiting_bytes_
+  bool leaving = false;      // counted in leaving_bytes_
+  uint32_t stalls = 0;       // rounds of evictions in a row that freed nothing
   uint64_t used_before = UINT64_MAX;
   uint64_t asked_at = UINT64_MAX;  // Mover::freed_ when it last asked for victims
   uint64_t asked_ns = 0;           // when it first stood in a queue

@@ -70,6 +70,54 @@ TEST_F(MoverTest, AFailedMoveLeavesTheObjectWhereItWas) {
   EXPECT_EQ(gpu().usage().extents, 0u);
 }
 
+// A medium that says that it has lost the bytes for good.
+TEST_F(MoverTest, ACopyThatIsLostIsForgotten) {
+  ASSERT_TRUE(rig.put(1, 100 * kKiB, {.recompute_ns = 1, .tier = "ssd"}));
+  ASSERT_TRUE(rig.put(2, 100 * kKiB, {.tier = "ssd"}));
+  ssd().fail(Op::kRead, 1, Code::kNotFound);
+  Bytes read(100 * kKiB);
+  EXPECT_EQ(rig.engine->get(make_key(1), 0, read).code(), Code::kNotFound);
+  EXPECT_EQ(rig.where(1), "");
+  EXPECT_EQ(rig.counters().lost_copies, 1u);
+  EXPECT_EQ(ssd().usage().extents, 1u);
+  // Whatever it costs: there is nothing to keep. A move finds it as well.
+  ssd().fail(Op::kRead, 1, Code::kNotFound);
+  EXPECT_EQ(end(move(2, "gpu")), Code::kNotFound);
+  EXPECT_EQ(rig.where(2), "");
+  EXPECT_EQ(ssd().usage().extents, 0u);
+  EXPECT_EQ(gpu().usage().extents, 0u);
+  EXPECT_EQ(rig.engine->status().tiers[2].in_service, true);
+  ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "ssd"}));
+  EXPECT_TRUE(rig.holds(1, 100 * kKiB));
+}
+
+// A load's pin holds it until then.
+TEST_F(MoverTest, ALostCopyThatIsPinnedIsForgottenWhenItIsNot) {
+  ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "ssd"}));
+  const SessionId session = rig.engine->open_session();
+  ASSERT_TRUE(rig.engine->pin(session, make_key(1), 0).is_ok());
+  ssd().fail(Op::kRead, 1, Code::kNotFound);
+  Bytes read(100 * kKiB);
+  EXPECT_EQ(rig.engine->get(make_key(1), 0, read).code(), Code::kNotFound);
+  EXPECT_EQ(rig.where(1), "ssd");
+  rig.engine->step();
+  EXPECT_EQ(rig.where(1), "ssd");
+  rig.engine->close_session(session);
+  rig.engine->step();
+  EXPECT_EQ(rig.where(1), "");
+  EXPECT_EQ(ssd().usage().extents, 0u);
+}
+
+// That the write half of a move fails so says nothing of the source.
+TEST_F(MoverTest, WhatAWriteDoesNotFindIsNotTheSource) {
+  ASSERT_TRUE(rig.put(1, 100 * kKiB, {.tier = "ssd"}));
+  gpu().fail(Op::kWrite, 1, Code::kNotFound);
+  EXPECT_EQ(end(move(1, "gpu")), Code::kNotFound);
+  EXPECT_EQ(rig.where(1), "ssd");
+  EXPECT_TRUE(rig.holds(1, 100 * kKiB));
+  EXPECT_EQ(rig.counters().lost_copies, 0u);
+}
+
 TEST_F(MoverTest, ACancelledMoveLeavesTheObjectWhereItWas) {
   ASSERT_TRUE(rig.put(1, 1000 * kKiB, {.tier = "dram"}));
   ssd().hold();

@@ -31,6 +31,7 @@ struct Knobs {
   bool write_back = false;         // copy every new object to the first durable tier in the background
   uint64_t chunk_bytes = 1 << 20;  // a transfer is cut into these; demand waits for at most one of another class
   uint32_t retry_ms = 1000;        // between attempts to bring a failed tier back, doubled up to 64 times that
+  uint32_t find_ms = 50;           // that a look-up waits at most for what other hosts have stored (Tier::find)
   uint32_t failures = 8;           // transfers in a row that a tier may fail before it is taken out of service
 };
 

@@ -42,6 +42,7 @@ struct TierInfo {
   TierKind kind{};
   bool stand_in = false;  // imitates the hardware it is named after; every report says so
   bool durable = false;   // flush() and recover() mean something
+  bool shared = false;    // others write there too: find() means something
   uint64_t capacity_bytes = 0;
   uint32_t alignment =
       1;  // of host addresses and sizes that transfer without a copy; a power of two. Others work, slower
@@ -92,6 +93,13 @@ struct Recovered {
   Note note = 0;  // of the last describe() that a flush covered
 };
 
+// What find() brings.
+struct Found {
+  Key key;
+  Extent extent = kNoExtent;
+  uint64_t bytes = 0;
+};
+
 // Thread safety: all calls may come from any thread at any time, close() excepted.
 class Tier {
  public:
@@ -126,6 +134,9 @@ class Tier {
   // completed, or later. Never throws. A transfer that is out of the extent's bounds, or of no extent that allocate()
   // gave and free() has not taken back (kInvalid), or whose tier is gone (kGone), is taken and completes with its
   // error. One of no bytes completes with kOk.
+  // A read ends with kNotFound where the medium has lost the bytes for good and says so (a server that came back empty,
+  // or evicted them): the copy is worth nothing any more, and the tier serves on. kTimeout: what holds them does not
+  // answer now, and other parts of the tier do.
   virtual size_t submit(std::span<Transfer* const> transfers) = 0;
   // Asks that a transfer end early. It still completes through `done`: kCancelled where nothing of it reached the
   // extent or all of its reader's memory may be disregarded, or as if cancel() had not been called. Harmless after
@@ -144,6 +155,11 @@ class Tier {
   // byte was written and flushed; bytes that rotted since are found by the read (kCorrupt). In the order of their
   // allocation: where a crash left two of one key, the later is the newer. Others return an empty list.
   virtual Result<std::vector<Recovered>> recover() = 0;
+
+  // Shared tiers: which of these objects others have stored there. Waits for the medium, at most timeout_ms; what
+  // comes later is kept for the next call with that key. Each is an extent from now on, of which every byte was
+  // written; free() forgets it and leaves it to others. Throws std::bad_alloc, and has made no extent then.
+  virtual std::vector<Found> find(std::span<const Key>, uint32_t /*timeout_ms*/) { return {}; }
 };
 
 }  // namespace neotier::engine

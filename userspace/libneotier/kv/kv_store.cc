@@ -359,6 +359,8 @@ Result<engine::Arrival> KvStore::tell(Session& session, uint32_t position, const
 Result<size_t> KvStore::lookup(SessionId session, std::span<const Key> keys, const RequestTraits& traits) {
   if (!traits.cost_ns.empty() && traits.cost_ns.size() != keys.size())
     return Status(Code::kInvalid, fmt::format("{} costs for {} blocks", traits.cost_ns.size(), keys.size()));
+  // Without the store's lock: others are asked over a network.
+  engine_.find(keys);
   std::lock_guard lock(mutex_);
   follow_engine();
   expire();

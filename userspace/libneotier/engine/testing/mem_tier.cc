@@ -134,8 +134,9 @@ void MemTier::release() {
   work_.notify_all();
 }
 
-void MemTier::fail(Op op, unsigned count) {
+void MemTier::fail(Op op, unsigned count, Code code) {
   const std::lock_guard lock(mutex_);
+  failure_ = code;
   failures_[static_cast<size_t>(op)] = count;
 }
 
@@ -179,7 +180,7 @@ Status MemTier::execute(Transfer& transfer) {
     unsigned& failures = failures_[static_cast<size_t>(transfer.op)];
     if (failures > 0) {
       failures--;
-      return {Code::kIo, options_.name + ": failed as asked"};
+      return {failure_, options_.name + ": failed as asked"};
     }
   }
   return transfer.op == Op::kFlush ? flush() : copy(transfer);

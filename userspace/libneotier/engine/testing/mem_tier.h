@@ -60,8 +60,8 @@ class MemTier : public Tier {
   // Faults; from any thread. Transfers taken while held start after release().
   void hold();
   void release();
-  // The next `count` transfers of `op` fail with kIo, and change nothing.
-  void fail(Op op, unsigned count);
+  // The next `count` transfers of `op` fail with `code`, and change nothing.
+  void fail(Op op, unsigned count, Code code = Code::kIo);
   // All fails until mend() and come_back(). Ends a hold.
   void lose();
   void mend();
@@ -91,6 +91,7 @@ class MemTier : public Tier {
   size_t running_ = 0;
   bool held_ = false, stop_ = false, lost_ = false, in_service_ = true;
   unsigned failures_[3] = {};
+  Code failure_ = Code::kIo;
   // Copies share it, a flush has it alone: it sees each write whole or not at all.
   std::shared_mutex copying_;
   std::mutex written_;  // guards Object::written
