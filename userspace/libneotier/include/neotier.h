@@ -62,11 +62,15 @@ struct neotier_object_key {
 struct neotier_config {
 	uint32_t struct_bytes, abi;
 	/*
-	 * Tiers, fastest first, separated by commas: KIND=SIZE[:OPTION...], or NAME/KIND=SIZE[:OPTION...]. KIND: dram, cxl, gpu, ssd.
-	 * SIZE: as 512M, 8G. Options: file=PATH (ssd, required), extents=N (ssd: most objects of a new file), node=N (dram, cxl),
+	 * Tiers, fastest first, separated by commas: KIND=SIZE[:OPTION...], or NAME/KIND=SIZE[:OPTION...]. KIND: dram, cxl, gpu, ssd,
+	 * remote. SIZE: as 512M, 8G. Options: file=PATH (ssd, required), extents=N (ssd: most objects of a new file), node=N (dram, cxl),
 	 * huge=no|transparent|explicit (dram, cxl), device=N (gpu), stand-in=yes|no (gpu: imitated in host memory; the default is yes
 	 * where there is no GPU), policy=NAME (what it keeps; default hazard), object=SIZE (typical, for the policy), background=SIZE
-	 * (cap of prefetch and write-back, bytes/s), promote=no (nothing comes here unasked; the default of gpu). Example:
+	 * (cap of prefetch and write-back, bytes/s), promote=no (nothing comes here unasked; the default of gpu). Of remote, a Valkey
+	 * or Redis server or cluster: url=[redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]] (required; rediss:// with
+	 * TLS, unix:/PATH), password_file=PATH, ca=PATH, cert=PATH, key=PATH (TLS), cluster=yes|no (yes where there are several hosts),
+	 * timeout_ms=N (2000), connections=N (2, to each server), namespace=WORDS (hosts of the same words, as model and layout, share
+	 * what they store; without it all is private), ttl_s=N (86400; 0: for ever). What is in brackets is one word. Example:
 	 * "dram=8G,cxl=32G:node=1,ssd=200G:file=/var/cache/neotier"
 	 */
 	const char *tiers;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <set>
@@ -13,6 +14,8 @@
 
 #include "engine/tiers/cuda/cuda_tier.h"
 #include "engine/tiers/memory/memory_tier.h"
+#include "engine/tiers/remote/remote_tier.h"
+#include "engine/tiers/remote/remote_url.h"
 #include "engine/tiers/ssd/ssd_tier.h"
 #include "util/host_memory.h"
 #include "util/size.h"
@@ -29,7 +32,7 @@ struct Words {
   std::map<std::string, std::string> options;
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw std::runtime_error(fmt::format("tier '{}': {}", whole, why));
+    throw std::runtime_error(fmt::format("tier '{}': {}", remote::without_passwords(whole), why));
   }
   // Each option is asked for once, so what is left over is unknown.
   std::string take(const std::string& option, const std::string& otherwise) {
@@ -58,11 +61,16 @@ struct Words {
   }
 };
 
+// What stands in brackets is one word, whatever is in it: url=[redis://one:6379,two:6379].
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
-  size_t begin = 0;
+  size_t begin = 0, depth = 0;
   for (size_t at = 0; at <= text.size(); at++) {
-    if (at < text.size() && text[at] != separator) continue;
+    if (at < text.size()) {
+      if (text[at] == '[') depth++;
+      if (text[at] == ']' && depth > 0) depth--;
+      if (depth > 0 || text[at] != separator) continue;
+    }
     parts.push_back(text.substr(begin, at - begin));
     begin = at + 1;
   }
@@ -170,6 +178,58 @@ void plan_gpu(Words& words, Plan& plan) {
   plan.make = [stand_in] { return std::make_unique<MemoryTier>(stand_in); };
 }
 
+// A file's first line.
+std::string read_secret(const Words& words, const std::string& path) {
+  std::ifstream file(path);
+  std::string secret;
+  if (!std::getline(file, secret) || secret.empty())
+    words.refuse(fmt::format("password_file={}: cannot be read, or is empty", path));
+  if (secret.back() == '\r') secret.pop_back();
+  return secret;
+}
+
+void plan_remote(Words& words, Plan& plan, const Announce& announce) {
+  RemoteOptions options;
+  remote::ClientOptions& client = options.client;
+  client.name = words.name;
+  options.capacity_bytes = words.bytes;
+  std::string url = words.take("url", "");
+  if (url.empty()) words.refuse("url=[redis://HOST:PORT] is missing");
+  if (url.starts_with('[') && url.ends_with(']')) url = url.substr(1, url.size() - 2);
+  try {
+    remote::read_url(url, client);
+  } catch (const std::invalid_argument& error) {
+    words.refuse(fmt::format("url: {}", error.what()));
+  }
+  const std::string secret = words.take("password_file", "");
+  if (!secret.empty()) client.password = read_secret(words, secret);
+  const std::string cluster = words.take("cluster", client.cluster ? "yes" : "no");
+  if (cluster != "yes" && cluster != "no") words.refuse(fmt::format("cluster={}: expected yes or no", cluster));
+  client.cluster = cluster == "yes";
+  if (!client.cluster && client.addresses.size() > 1)
+    words.refuse("several servers are a cluster; cluster=no is not so");
+  if (client.cluster && client.database != 0) words.refuse("a cluster has no databases");
+  if (client.cluster && client.addresses.front().port == 0) words.refuse("a cluster has no sockets");
+  client.ca_file = words.take("ca", "");
+  client.cert_file = words.take("cert", "");
+  client.key_file = words.take("key", "");
+  if (client.cert_file.empty() != client.key_file.empty()) words.refuse("cert= and key= belong together");
+  if (!client.tls && (!client.ca_file.empty() || !client.cert_file.empty()))
+    words.refuse("ca=, cert= and key= are for rediss://");
+  client.timeout_ms = static_cast<uint32_t>(words.take_number("timeout_ms", 2000));
+  if (client.timeout_ms == 0) words.refuse("timeout_ms=0: expected at least 1");
+  client.connections = static_cast<unsigned>(words.take_number("connections", 2));
+  if (client.connections == 0 || client.connections > 16) words.refuse("connections: expected 1 to 16");
+  options.space = words.take("namespace", "");
+  options.ttl_s = static_cast<uint32_t>(words.take_number("ttl_s", 86400));
+  plan.make = [options, announce] {
+    std::unique_ptr<Tier> tier = make_remote_tier(options);
+    if (!tier->in_service() && announce)
+      announce(fmt::format("tier {}: no server answers; it is tried again", options.client.name));
+    return tier;
+  };
+}
+
 }  // namespace
 
 std::vector<TierSetup> make_tiers(const std::string& text, const Announce& announce) {
@@ -194,8 +254,10 @@ std::vector<TierSetup> make_tiers(const std::string& text, const Announce& annou
       plan_ssd(words, plan, announce);
     } else if (words.kind == "gpu") {
       plan_gpu(words, plan);
+    } else if (words.kind == "remote") {
+      plan_remote(words, plan, announce);
     } else {
-      words.refuse(fmt::format("no kind of tier '{}'; there are: gpu, dram, cxl, ssd", words.kind));
+      words.refuse(fmt::format("no kind of tier '{}'; there are: gpu, dram, cxl, ssd, remote", words.kind));
     }
     if (!words.options.empty())
       words.refuse(fmt::format("no option '{}' of {}", words.options.begin()->first, words.kind));
