@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two processes, each with an engine and a KV store of its own, over one server: what one stored, the other finds.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "engine/testing/pattern.h"
+#include "engine/testing/redis_server.h"
+#include "engine/tiers/make_tiers.h"
+#include "kv/kv_store.h"
+
+namespace neotier::kv {
+namespace {
+
+using engine::Bytes;
+using engine::find_redis_program;
+using engine::Key;
+using engine::make_key;
+using engine::pattern;
+
+constexpr uint32_t kLayers = 4;
+constexpr uint64_t kLayerBytes = 48 << 10;
+constexpr size_t kBlocks = 12;
+
+// A server engine's connector.
+struct Host {
+  engine::Engine engine;
+  KvStore store;
+  SessionId session;
+
+  explicit Host(const std::string& socket, const std::string& space, const std::string& more = "")
+      : engine(config(), engine::make_tiers("remote=64M:url=[unix:" + socket + "]:timeout_ms=60000" +
+                                            (space.empty() ? "" : ":namespace=" + space) + more)),
+        store(engine, options()),
+        session(*store.open_session(store.tenant("t", 0), 0)) {}
+  static engine::EngineConfig config() {
+    engine::EngineConfig c;
+    c.events = 1024;
+    c.max_objects = 1000;
+    c.measure = false;
+    c.knobs.find_ms = 60000;
+    return c;
+  }
+  static StoreOptions options() {
+    StoreOptions o;
+    o.layers = kLayers;
+    o.layer_bytes = kLayerBytes;
+    return o;
+  }
+  static std::vector<Key> keys(size_t count = kBlocks) {
+    std::vector<Key> made;
+    for (size_t i = 0; i < count; i++) made.push_back(make_key(i));
+    return made;
+  }
+  StoreResult put(size_t count = kBlocks) {
+    std::vector<Bytes> memory;
+    std::vector<const std::byte*> from;
+    for (uint64_t layer = 0; layer < kLayers; layer++)
+      for (uint64_t block = 0; block < count; block++) memory.push_back(pattern(layer * 1000 + block, kLayerBytes));
+    for (const Bytes& bytes : memory) from.push_back(bytes.data());
+    return store.store(session, keys(count), from);
+  }
+  // Leading blocks that are found, loaded, and right.
+  size_t good(size_t count = kBlocks) {
+    const auto found = store.lookup(session, keys(count));
+    if (!found || *found == 0) return 0;
+    std::vector<Bytes> memory(kLayers * *found, Bytes(kLayerBytes));
+    std::vector<std::byte*> into;
+    for (Bytes& bytes : memory) into.push_back(bytes.data());
+    const auto load = store.load(session, keys(*found), into);
+    if (!load) return 0;
+    (void)(*load)->wait(60000);
+    for (uint64_t layer = 0; layer < kLayers; layer++)
+      for (uint64_t block = 0; block < (*load)->good_blocks(); block++)
+        if (memory[layer * *found + block] != pattern(layer * 1000 + block, kLayerBytes)) return SIZE_MAX;
+    return (*load)->good_blocks();
+  }
+};
+
+// What another process finds.
+size_t found_elsewhere(const std::string& socket, const std::string& space) {
+  setenv("NEOTIER_SHARE_SOCKET", socket.c_str(), 1);
+  setenv("NEOTIER_SHARE_SPACE", space.c_str(), 1);
+  const int status = std::system(std::filesystem::read_symlink("/proc/self/exe").c_str());
+  return static_cast<size_t>(WEXITSTATUS(status));
+}
+
+TEST(RemoteShare, WhatOneProcessStoredAnotherFinds) {
+  NEOTIER_NEEDS_REDIS;
+  engine::RedisServer server;
+  Host host(server.socket(), "model-a/bf16");
+  EXPECT_EQ(host.good(), 0u);
+  ASSERT_EQ(host.put().stored, kBlocks);
+  EXPECT_EQ(host.good(), kBlocks);
+  EXPECT_EQ(found_elsewhere(server.socket(), "model-a/bf16"), kBlocks);
+  EXPECT_EQ(found_elsewhere(server.socket(), "model-a/fp8"), 0u) << "another layout";
+  EXPECT_EQ(found_elsewhere(server.socket(), ""), 0u) << "a private tier";
+  EXPECT_EQ(host.good(), kBlocks) << "who has found it deletes nothing";
+}
+
+TEST(RemoteShare, WhatAnEngineFoundIsItsOwnToForgetOnly) {
+  NEOTIER_NEEDS_REDIS;
+  engine::RedisServer server;
+  Host writer(server.socket(), "m");
+  ASSERT_EQ(writer.put().stored, kBlocks);
+  {
+    Host reader(server.socket(), "m");
+    EXPECT_EQ(reader.good(), kBlocks);
+    EXPECT_EQ(reader.engine.status().counters.found_copies, kBlocks);
+    EXPECT_EQ(reader.put().present, kBlocks) << "nothing is stored twice";
+    for (const Key& key : Host::keys()) EXPECT_TRUE(reader.engine.remove(key));
+    EXPECT_EQ(reader.good(), kBlocks) << "found again";
+  }
+  EXPECT_EQ(writer.good(), kBlocks);
+  // The writer's own decision.
+  for (const Key& key : Host::keys()) EXPECT_TRUE(writer.engine.remove(key));
+  for (int i = 0; i < 12000 && server.ask({"DBSIZE"}).integer > 0; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(server.ask({"DBSIZE"}).integer, 0);
+  Host late(server.socket(), "m");
+  EXPECT_EQ(late.good(), 0u);
+}
+
+// The block's bytes went (the server needed room), its entry stayed; and the other way round.
+TEST(RemoteShare, HalfOfWhatWasStoredIsAMiss) {
+  NEOTIER_NEEDS_REDIS;
+  engine::RedisServer server;
+  Host writer(server.socket(), "m");
+  ASSERT_EQ(writer.put().stored, kBlocks);
+  const std::string all = server
+                              .ask({"EVAL",
+                                    "local n=0 for _,k in ipairs(redis.call('KEYS','*')) do local "
+                                    "_,c=string.gsub(k,':','') if c==4 and n<1 then redis.call('DEL',k) n=n+1 end "
+                                    "end return tostring(n)",
+                                    "0"})
+                              .text;
+  ASSERT_EQ(all, "1");
+  Host reader(server.socket(), "m");
+  const size_t before = reader.good();
+  EXPECT_LT(before, kBlocks);
+  // Known as a miss from then on, by both, and stored again.
+  for (int i = 0; i < 12000 && reader.engine.status().counters.lost_copies == 0; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(reader.engine.status().counters.lost_copies, 1u);
+}
+
+// Entries that are none of ours are none; a copy whose bytes were changed is thrown away, and stored again.
+TEST(RemoteShare, WhatOthersWroteIsNotTrusted) {
+  NEOTIER_NEEDS_REDIS;
+  engine::RedisServer server;
+  Host writer(server.socket(), "m");
+  ASSERT_EQ(writer.put().stored, kBlocks);
+  server.ask({"EVAL",
+              "for _,k in ipairs(redis.call('KEYS','*')) do local _,c=string.gsub(k,':','') if c==2 then "
+              "redis.call('SETRANGE',k,40,'\\1\\2\\3') end end",
+              "0"});
+  {
+    Host reader(server.socket(), "m");
+    EXPECT_EQ(reader.good(), 0u);
+  }
+  server.ask({"EVAL",
+              "for _,k in ipairs(redis.call('KEYS','*')) do local _,c=string.gsub(k,':','') if c==4 then "
+              "redis.call('SETRANGE',k,100000,'other') end end",
+              "0"});
+  EXPECT_EQ(writer.good(), 0u);
+  for (int i = 0; i < 12000 && writer.engine.status().counters.lost_copies < kBlocks; i++) {
+    (void)writer.good();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(writer.put().stored, kBlocks);
+  EXPECT_EQ(writer.good(), kBlocks);
+}
+
+}  // namespace
+}  // namespace neotier::kv
+
+int main(int argc, char** argv) {
+  if (const char* socket = std::getenv("NEOTIER_SHARE_SOCKET")) {
+    neotier::kv::Host host(socket, std::getenv("NEOTIER_SHARE_SPACE"));
+    return static_cast<int>(std::min<size_t>(host.good(), 99));
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
