@@ -21,7 +21,10 @@ namespace neotier::daemon {
 namespace {
 
 std::string found(const toml::node& node) {
-  if (const auto* text = node.as_string()) return fmt::format("\"{}\"", text->get());
+  if (const auto* text = node.as_string()) {
+    // A URL may hold a password.
+    return text->get().find("://") != std::string::npos ? "a URL" : fmt::format("\"{}\"", text->get());
+  }
   if (const auto* number = node.as_integer()) return fmt::format("{}", number->get());
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
   if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
@@ -151,12 +154,29 @@ bool plain_name(const std::string& text) {
   });
 }
 
+// Words of a model and a layout, as "llama-3.1-70b/bf16/16".
+bool plain_words(const std::string& text) {
+  return !text.empty() && text.size() <= 255 && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || std::string_view("_-./+").find(c) != std::string_view::npos;
+  });
+}
+
+// Stays one word in brackets.
+bool balanced(const std::string& url) {
+  int depth = 0;
+  for (const char c : url) {
+    depth += c == '[' ? 1 : c == ']' ? -1 : 0;
+    if (depth < 0 || std::iscntrl(static_cast<unsigned char>(c))) return false;
+  }
+  return depth == 0 && !url.empty();
+}
+
 // One [[tier]] as make_tiers() takes it.
 std::string tier_words(Table tier, uint64_t& bytes) {
   std::string name, kind;
-  tier.word("kind", kind, {"dram", "cxl", "gpu", "ssd"});
+  tier.word("kind", kind, {"dram", "cxl", "gpu", "ssd", "remote"});
   const toml::node* has_kind = tier.table().get("kind");
-  if (!has_kind) tier.missing("kind", "dram, cxl, gpu or ssd");
+  if (!has_kind) tier.missing("kind", "dram, cxl, gpu, ssd or remote");
   tier.text("name", name, "1 to 31 letters, digits, '-' or '_', not 'host'", plain_name);
   tier.size("size", bytes, 1 << 20, uint64_t{1} << 43);
   if (!tier.table().get("size")) tier.missing("size", "a size, as \"8G\"");
@@ -202,6 +222,32 @@ std::string tier_words(Table tier, uint64_t& bytes) {
     } else if (stand_in) {
       option("stand-in", stand_in->as_boolean()->get() ? "yes" : "no");
     }
+  }
+  if (kind == "remote") {
+    std::string url, space;
+    tier.text("url", url, "redis://HOST:PORT, rediss:// or unix:/PATH, without brackets around it", balanced);
+    if (!tier.table().get("url")) tier.missing("url", "redis://HOST:PORT, rediss:// or unix:/PATH");
+    option("url", "[" + url + "]");
+    for (const char* key : {"password_file", "ca", "cert", "key"}) {
+      std::string file;
+      tier.absolute_path(key, file);
+      option(key, file);
+    }
+    if (tier.table().get("cluster")) {
+      bool cluster = false;
+      tier.boolean("cluster", cluster);
+      option("cluster", cluster ? "yes" : "no");
+    }
+    tier.text("namespace", space, "1 to 255 letters, digits or '_-./+'", plain_words);
+    option("namespace", space);
+    const auto number_option = [&](const char* key, uint32_t least, uint32_t most) {
+      uint32_t value = UINT32_MAX;
+      tier.integer(key, value, least, most);
+      if (value != UINT32_MAX) option(key, fmt::format("{}", value));
+    };
+    number_option("timeout_ms", 1, 600000);
+    number_option("connections", 1, 16);
+    number_option("ttl_s", 0, INT32_MAX);
   }
   // Without a kind, which keys are right is not known either.
   if (!kind.empty()) tier.finish();

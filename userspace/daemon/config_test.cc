@@ -38,6 +38,24 @@ TEST(Config, WhatIsCommentedOutInTheExampleIsRightToo) {
   EXPECT_EQ(errors_of(text), std::vector<std::string>{});
 }
 
+TEST(Config, ARemoteTier) {
+  const Config config = parse_config(
+      "[[tier]]\nkind = \"remote\"\nsize = \"64M\"\nurl = \"rediss://kv@[::1]:7000,b/0\"\ncluster = false\n"
+      "password_file = \"/p\"\nca = \"/c\"\nnamespace = \"m/bf16\"\ntimeout_ms = 5\nttl_s = 0\n",
+      "f");
+  EXPECT_EQ(config.tiers,
+            "remote/remote=67108864:promote=yes:url=[rediss://kv@[::1]:7000,b/0]:password_file=/p:ca=/c:cluster=no:"
+            "namespace=m/bf16:timeout_ms=5:ttl_s=0");
+  // What is wrong with a URL is not shown: it may hold a password. Nor does one reach into the next option.
+  for (const char* url : {"redis://kv:sesame@h]:ttl_s=[1", "redis://kv:sesame@[h", "redis://kv:sesame@h\\n"}) {
+    const std::vector<std::string> errors =
+        errors_of(std::string("[[tier]]\nkind = \"remote\"\nsize = \"64M\"\nurl = \"") + url + "\"\n");
+    ASSERT_EQ(errors.size(), 1u) << url;
+    EXPECT_EQ(errors[0].find("sesame"), std::string::npos) << errors[0];
+    EXPECT_NE(errors[0].find("f.toml:4: [[tier]].url: expected redis://"), std::string::npos) << errors[0];
+  }
+}
+
 TEST(Config, Values) {
   const Config config = parse_config(
       "[[tier]]\nname = \"near\"\nkind = \"dram\"\nsize = \"64M\"\nnode = 1\nhuge = \"no\"\n"
@@ -111,11 +129,12 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"[engine]\n\n\ncolour = 1\n", "f.toml:7: [engine].colour: expected one of max_objects, seed,"},
         Wrong{"[colour]\n", "f.toml:4: colour: expected one of tier, engine, socket, client, metrics, kernel, found"},
         Wrong{"[[tier]]\nkind = \"tape\"\nsize = \"1G\"\n",
-              "f.toml:5: [[tier]].kind: expected one of dram, cxl, gpu, ssd, found \"tape\""},
+              "f.toml:5: [[tier]].kind: expected one of dram, cxl, gpu, ssd, remote, found \"tape\""},
         Wrong{"[[tier]]\nkind = \"cxl\"\n", "f.toml:4: [[tier]].size: expected a size, as \"8G\", found nothing"},
         Wrong{"[[tier]]\nkind = \"cxl\"\nsize = \"8Q\"\n",
               "f.toml:6: [[tier]].size: expected a size from 1 MiB to 8 TiB"},
-        Wrong{"[[tier]]\nsize = \"8M\"\n", "f.toml:4: [[tier]].kind: expected dram, cxl, gpu or ssd, found nothing"},
+        Wrong{"[[tier]]\nsize = \"8M\"\n",
+              "f.toml:4: [[tier]].kind: expected dram, cxl, gpu, ssd or remote, found nothing"},
         Wrong{"[[tier]]\nkind = \"ssd\"\nsize = \"64M\"\n", "f.toml:4: [[tier]].file: expected an absolute path"},
         Wrong{"[[tier]]\nkind = \"ssd\"\nsize = \"64M\"\nfile = \"x\"\n",
               "f.toml:7: [[tier]].file: expected an absolute"},
