@@ -78,7 +78,8 @@ Client::Client(ClientOptions options) : options_(std::move(options)) {
   for (const Address& address : options_.addresses) (void)find_node(address);
   for (unsigned i = 0; i < options_.connections; i++) threads_.push_back(std::make_unique<IoThread>(*this));
   if (options_.cluster) slot_map_ = std::make_unique<SlotMap>(*this);
-  (void)come_back();
+  // Until an answer or a time-out: who starts wants to know.
+  (void)come_back(UINT32_MAX);
 }
 
 Client::~Client() {
@@ -159,10 +160,16 @@ bool Client::answers(const std::string& name) const {
   return retry == 0 || now_ns() >= retry;
 }
 
-Status Client::come_back() {
+Status Client::come_back(uint32_t wait_ms) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(wait_ms);
   std::string why;
-  if (slot_map_) why = slot_map_->refresh_and_wait();
-  const std::vector<Node*> all = nodes();
+  std::vector<Node*> all = nodes();
+  if (slot_map_ && (all.empty() || wait_ms == UINT32_MAX)) {
+    why = slot_map_->refresh_and_wait(until);
+    all = nodes();
+  } else if (slot_map_) {
+    slot_map_->refresh();
+  }
   const auto answers = std::make_shared<Answers>();
   answers->left = all.size();
   for (Node* node : all) {
@@ -174,9 +181,9 @@ Status Client::come_back() {
     submit(ping);
   }
   std::unique_lock lock(answers->mutex);
-  answers->changed.wait(lock, [&] { return answers->good || answers->left == 0; });
+  const bool ended = answers->changed.wait_until(lock, until, [&] { return answers->good || answers->left == 0; });
   if (answers->good) return Status::ok();
-  std::string text = answers->last.what();
+  std::string text = ended ? answers->last.what() : fmt::format("{}: no answer yet", options_.name);
   if (all.empty()) {
     text = fmt::format("{}: no server of the cluster answers: {}", options_.name, why);
     const std::lock_guard own(mutex_);

@@ -2,7 +2,7 @@
 // Valkey and Redis, one server or a cluster: connections, time-outs, redirections. Knows nothing of extents.
 //
 // libvalkey speaks the protocol, TLS, and asks a cluster who has which slots. Its asynchronous interface is not used:
-// it copies each command three times, and moves what is unsent after each write; values here are of a MiB. Threads of
+// it copies each value twice, and moves what is unsent after each write; values here are of a MiB. Threads of
 // this client wait for all their connections at once, send values from where they lie, and take them out of the
 // library's read buffer. docs/decisions/0056-remote-tier.md.
 #pragma once
@@ -39,6 +39,9 @@ struct ClientOptions {
   unsigned database = 0;
   uint32_t timeout_ms = 2000;  // to connect, and between one reply and the next
   unsigned connections = 2;    // to each node, each with a thread
+  // That come_back() waits: the engine's thread calls it, which has other tiers as well. What answers later is in
+  // service from then on, and the next call says so.
+  uint32_t come_back_ms = 100;
 };
 
 constexpr unsigned kSlots = 16384;
@@ -78,8 +81,8 @@ class Client {
   bool in_service() const;
   // Whether the server that has this name is believed to answer.
   bool answers(const std::string& name) const;
-  // Asks all servers, and a cluster for its slots. kOk where one answers; waits for at most some time-outs.
-  Status come_back();
+  // Asks all servers, and a cluster for its slots. kOk where one answers within come_back_ms.
+  Status come_back() { return come_back(options_.come_back_ms); }
   // Why it is out of service; one line.
   std::string trouble() const;
   // Connections that came to be, for tests and status.
@@ -88,6 +91,7 @@ class Client {
  private:
   friend class IoThread;
   friend class SlotMap;
+  Status come_back(uint32_t wait_ms);
   Node* find_node(const Address& address);  // made where it is new; NULL: memory is out, or there are too many
   Node* node_of(const Command& command) const;
   std::vector<Node*> nodes() const;

@@ -16,6 +16,7 @@ class RemoteHarness : public TierHarness {
     RemoteOptions options;
     options.client.addresses = {{server_.file("proxy"), 0}};
     options.client.timeout_ms = 60000;  // the faults here are not time's
+    options.client.come_back_ms = 60000;
     options.capacity_bytes = 16 << 20;
     tier_ = std::make_unique<RemoteTier>(options);
   }

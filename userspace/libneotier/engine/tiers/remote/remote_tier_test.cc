@@ -24,6 +24,7 @@ RemoteOptions options_for(remote::Address address) {
   RemoteOptions options;
   options.client.addresses = {std::move(address)};
   options.client.timeout_ms = 60000;
+  options.client.come_back_ms = 60000;
   options.capacity_bytes = 64 << 20;
   return options;
 }
@@ -199,6 +200,27 @@ TEST(RemoteTier, AServerThatDoesNotAnswerIsGoneAfterATime) {
   EXPECT_FALSE(tier.in_service());
   EXPECT_FALSE(tier.come_back());
   server.go_on();
+  EXPECT_TRUE(eventually([&] { return tier.come_back().is_ok(); }));
+  EXPECT_TRUE(read_back(tier, extent, 1));
+}
+
+// The engine's thread, which all tiers want, asks: it is not kept waiting.
+TEST(RemoteTier, ComingBackIsNotWaitedFor) {
+  NEOTIER_NEEDS_REDIS;
+  RedisServer server;
+  RedisProxy proxy(server.file("proxy"), server.socket());
+  RemoteOptions options = options_for({server.file("proxy"), 0});
+  options.client.come_back_ms = 1;
+  RemoteTier tier(options);
+  const Extent extent = stored(tier, 1);
+  proxy.lose();
+  EXPECT_EQ(read_back(tier, extent, 1).code(), Code::kGone);
+  proxy.hold();
+  proxy.mend();
+  EXPECT_EQ(tier.come_back().code(), Code::kGone) << "it would wait for a minute";
+  EXPECT_FALSE(tier.in_service());
+  proxy.release();
+  EXPECT_TRUE(eventually([&] { return tier.in_service(); })) << "what was asked then is answered now";
   EXPECT_TRUE(eventually([&] { return tier.come_back().is_ok(); }));
   EXPECT_TRUE(read_back(tier, extent, 1));
 }

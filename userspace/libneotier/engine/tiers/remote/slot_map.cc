@@ -42,13 +42,13 @@ void SlotMap::refresh() noexcept {
   changed_.notify_all();
 }
 
-std::string SlotMap::refresh_and_wait() {
+std::string SlotMap::refresh_and_wait(std::chrono::steady_clock::time_point until) {
   std::unique_lock lock(mutex_);
   wanted_ = true;
   // An attempt that is under way began too early.
   const uint64_t mine = begun_ + 1;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return ended_ >= mine || stop_; });
+  if (!changed_.wait_until(lock, until, [&] { return ended_ >= mine || stop_; })) return "no answer yet";
   return stop_ ? "it is closed" : why_;
 }
 

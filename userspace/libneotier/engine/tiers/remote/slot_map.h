@@ -2,6 +2,7 @@
 // Who has which slots of a cluster. libvalkey asks, and waits, on a thread of its own; the client is told.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -22,8 +23,8 @@ class SlotMap {
 
   // Asks soon, and again until somebody has answered.
   void refresh() noexcept;
-  // Waits for the end of an attempt that begins now. "" where it succeeded, else why not.
-  std::string refresh_and_wait();
+  // Waits for the end of an attempt that begins now, or the time. "" where it succeeded, else why not.
+  std::string refresh_and_wait(std::chrono::steady_clock::time_point until);
 
  private:
   void run();
