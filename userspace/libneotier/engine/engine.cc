@@ -638,8 +638,9 @@ TicketRef Engine::move(std::span<const Key> keys, const std::string& tier, MoveC
     }
     const TierId at = catalogue_[handle].tier(0);
     const Reason reason = *to > at ? Reason::kDemotion : cls == MoveClass::kDemand ? Reason::kAsked : Reason::kPrefetch;
-    // A copy on a durable tier stays: leaving again then costs nothing.
-    mover_.move(handle, *to, cls, reason, *to < at && catalogue_.info(at).durable, ticket);
+    // A copy on a durable tier stays: leaving again then costs nothing. On a shared one others may find it.
+    const bool keep = catalogue_.info(at).durable || catalogue_.info(at).shared;
+    mover_.move(handle, *to, cls, reason, *to < at && keep, ticket);
   }
   mover_.step();
   return ticket;
@@ -657,8 +658,9 @@ TicketRef Engine::write_back(std::span<const Key> keys) {
     const Handle handle = catalogue_.index().find(keys[i]);
     if (handle == kNoHandle || to == kNoTier) {
       ticket->expect();
-      ticket->end(to == kNoTier ? status_of(Code::kUnsupported, [] { return "no durable tier is in service"; })
-                                : not_found());
+      ticket->end(to == kNoTier
+                      ? status_of(Code::kUnsupported, [] { return "no durable or shared tier is in service"; })
+                      : not_found());
       continue;
     }
     mover_.move(handle, to, MoveClass::kWriteBack, Reason::kWriteBack, true, ticket);

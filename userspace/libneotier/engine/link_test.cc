@@ -226,6 +226,28 @@ TEST(TimeModel, FollowsAChange) {
   EXPECT_LT(model.predict_ns(1, 1 << 20), 1.3 * (1 << 20));
 }
 
+// What it has long been sure of: three times in a row say that it is so no more. A server that is 400 times as slow is
+// not waited for dozens of times before that is believed; nor is one that is fast again thought slow for as long.
+TEST(TimeModel, FollowsASuddenChangeSoon) {
+  TimeModel model(10000, 1, 20000);
+  for (int i = 0; i < 200; i++) model.observe(1, 2e6, 10000 + 2e6);
+  for (int i = 0; i < 7; i++) model.observe(1, 2e6, 800e6);
+  EXPECT_GT(model.predict_ns(1, 2e6), 400e6);
+  for (int i = 0; i < 200; i++) model.observe(1, 2e6, 800e6);
+  for (int i = 0; i < 8; i++) model.observe(1, 2e6, 2e6);
+  EXPECT_LT(model.predict_ns(1, 2e6), 8e6);
+}
+
+// Two accidents are none.
+TEST(TimeModel, AccidentsAreForgotten) {
+  TimeModel model(10000, 1, 20000);
+  for (int i = 0; i < 200; i++) model.observe(1, 2e6, 10000 + 2e6);
+  for (int i = 0; i < 2; i++) model.observe(1, 2e6, 800e6);
+  EXPECT_LT(model.predict_ns(1, 2e6), 4e6);
+  for (int i = 0; i < 20; i++) model.observe(1, 2e6, 10000 + 2e6);
+  EXPECT_LT(model.predict_ns(1, 2e6), 2.5e6);
+}
+
 TEST(TimeModel, OneOutlierMovesItByABoundedStep) {
   TimeModel model(1000, 1, 1000);
   for (int i = 0; i < 100; i++) model.observe(1, 1 << 20, 1000 + (1 << 20));

@@ -108,8 +108,9 @@ void Planner::promote(Handle handle, uint64_t now_ns, std::vector<Planned>& plan
       if (catalogue_.victims(to, handle, 1, &victim, now_ns, true) == 0 || catalogue_.heat(victim, now_ns) >= heat)
         continue;
     }
-    // A copy on a durable tier stays: leaving again then costs nothing.
-    const bool keep = catalogue_.info(record.tier(0)).durable && record.tier(1) == kNoTier;
+    // A copy on a durable tier stays: leaving again then costs nothing. On a shared one others may find it.
+    const TierInfo& at = catalogue_.info(record.tier(0));
+    const bool keep = (at.durable || at.shared) && record.tier(1) == kNoTier;
     plan.push_back({handle, record.tier(0), to, Reason::kPromotion, keep});
     return;
   }
@@ -125,11 +126,14 @@ TierId Planner::first_tier(uint64_t bytes, uint32_t takers) const {
   return fallback;
 }
 
+// Where none is durable, the first that is shared: what is there outlives this process, and serves others.
 TierId Planner::first_durable() const {
+  TierId shared = kNoTier;
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
     if (usable_[id] && catalogue_.info(id).durable) return id;
+    if (usable_[id] && catalogue_.info(id).shared && shared == kNoTier) shared = id;
   }
-  return kNoTier;
+  return shared;
 }
 
 Decision Planner::decide(Handle handle, TierId to, uint64_t compute_queue_ns, uint64_t cpu_ns) {

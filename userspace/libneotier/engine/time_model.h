@@ -34,6 +34,14 @@ class TimeModel {
     if (!(expected > 0) || !(ns > 0)) return;
     seen_++;
     const double time = std::clamp(ns, expected / kMostAtOnce, expected * kMostAtOnce);
+    // One that is off by so much is an accident, and three of them, one after the other and the same way, a change:
+    // what was learned before says nothing any more. A server that has become slow would be waited for many times else.
+    const double beyond = kSurprise * noise_ns_;  // what any work may be late by is no surprise
+    surprises_ = ns > expected * kSurprise + beyond   ? std::max(surprises_, 0) + 1
+                 : ns * kSurprise + beyond < expected ? std::min(surprises_, 0) - 1
+                                                      : 0;
+    if (surprises_ >= kSurprises || surprises_ <= -kSurprises)
+      p_ = {{{kLeastSure * at_[0] * at_[0], 0}, {0, kLeastSure * at_[1] * at_[1]}}};
     // In units of the time itself: seen is 1, with such an error.
     const double error = kError + noise_ns_ / ns;
     const std::array<double, 2> h{first_ * x / time, second_ * y / time};
@@ -57,11 +65,13 @@ class TimeModel {
   }
 
  private:
-  static constexpr double kMostAtOnce = 8, kError = 0.1, kDrift = 0.003, kLeastSure = 100, kLeast = 1e-3;
+  static constexpr double kMostAtOnce = 8, kError = 0.1, kDrift = 0.003, kLeastSure = 100, kLeast = 1e-3, kSurprise = 2;
+  static constexpr int kSurprises = 3;
 
   double first_, second_, noise_ns_;
   std::array<double, 2> at_{1, 1};  // of the guess
   std::array<std::array<double, 2>, 2> p_{{{kLeastSure, 0}, {0, kLeastSure}}};
+  int surprises_ = 0;  // in a row; below 0: sooner than expected
   uint64_t seen_ = 0;
 };
 

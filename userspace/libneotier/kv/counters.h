@@ -24,6 +24,7 @@
   X(decided_part, "the same: a part")                                                       \
   X(decided_none, "the same: nothing")                                                      \
   X(bypassed_blocks, "blocks that were there and that were faster to compute than to load") \
+  X(trials, "of those, read nevertheless, to see whether their tier is still slow")         \
   X(quota_evictions, "blocks that made room for others of their tenant")                    \
   X(expired_sessions, "sessions whose time was over")                                       \
   X(expired_blocks, "blocks that went with their session")

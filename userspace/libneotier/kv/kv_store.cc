@@ -25,6 +25,9 @@ constexpr uint64_t kLongestWaitMs = UINT64_MAX / 2000000;
 // What a copy of takes some microseconds, as a job of the mover does.
 constexpr uint64_t kInlineBytes = 16 << 10;
 
+// Between two reads of a tier that is passed over.
+constexpr uint64_t kTrialMs = 1000;
+
 // Both coefficients are followed from a guess above 0: at first the later one counts for little where it is not known.
 engine::TimeModel compute_guess(double block_ns, double position_ns) {
   const double block = std::max(block_ns, 1.0);
@@ -52,9 +55,10 @@ KvStore::KvStore(engine::Engine& engine, const StoreOptions& options)
     throw std::runtime_error("store_after and write_after count from 1");
   for (const engine::TierStatus& tier : engine_.status().tiers) {
     tier_names_.push_back(tier.info.name);
-    durable_ |= tier.info.durable;
+    durable_ |= tier.info.durable || tier.info.shared;
   }
   counters_.bypassed_of_tier.resize(tier_names_.size());
+  tried_ms_.resize(tier_names_.size());
   if (options_.recompute_ns > 0 || options_.recompute_per_position_ns > 0)
     compute_ = compute_guess(static_cast<double>(options_.recompute_ns),
                              static_cast<double>(options_.recompute_per_position_ns));
@@ -385,6 +389,26 @@ void KvStore::write_out(const Key& key, Entry& entry) {
   (void)engine_.write_back({&key, 1});
 }
 
+void KvStore::passed_over(const Key& key, engine::TierId tier) {
+  // Its ticket holds the memory that is written, so that nobody need wait for it.
+  struct Trial : engine::Ticket {
+    std::vector<std::byte> block;
+  };
+  const uint64_t now = now_ms();
+  if (tried_ms_[tier] == 0) tried_ms_[tier] = now;
+  if (now < tried_ms_[tier] + kTrialMs || !trial_.expired()) return;
+  tried_ms_[tier] = now;
+  try {
+    const auto trial = std::make_shared<Trial>();
+    trial->block.resize(block_bytes());
+    trial_ = trial;
+    counters_.trials++;
+    engine_.get_async(key, 0, trial->block, trial, false);
+  } catch (const std::bad_alloc&) {
+    // Another time.
+  }
+}
+
 Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const Key> keys,
                                             std::span<std::byte* const> into, uint32_t first_position,
                                             const PlanOptions* decide) {
@@ -409,6 +433,8 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
       (most == from.size() ? counters_.decided_all : most > 0 ? counters_.decided_part : counters_.decided_none)++;
       counters_.bypassed_blocks += from.size() - most;
       for (size_t i = most; i < from.size(); i++) counters_.bypassed_of_tier[from[i]]++;
+      for (size_t i = 0; i < most; i++) tried_ms_[from[i]] = 0;
+      if (most < from.size()) passed_over(keys[most], from[most]);
     }
     while (load->blocks_ < most && engine_.pin(load->pins_, keys[load->blocks_], options_.lease_ms, false)) {
       const size_t block = load->blocks_++;

@@ -255,6 +255,9 @@ class KvStore {
   bool make_quota_room(Tenant& tenant);
   bool pass_filter(const engine::Key& key);
   void write_out(const engine::Key& key, Entry& entry);
+  // The block was there and was passed over. A tier that nobody reads says nothing of itself: one block of it a second
+  // is read for that alone, so that what was slow once is found out to be fast again.
+  void passed_over(const engine::Key& key, engine::TierId tier);
 
   engine::Engine& engine_;
   StoreOptions options_;
@@ -282,6 +285,9 @@ class KvStore {
   std::optional<engine::TimeModel> compute_;
   // Of copying small pieces here and now: x is pieces, y their bytes.
   engine::TimeModel inline_{1000, 0.1, 20000};
+  // By tier: when it was passed over first, or tried last; 0: it is in use.
+  std::vector<uint64_t> tried_ms_;
+  std::weak_ptr<engine::Ticket> trial_;  // there while one is under way
   StoreCounters counters_;
 };
 

@@ -642,6 +642,37 @@ TEST(KvStore, SlowBlocksAreLeftToBeComputed) {
   EXPECT_TRUE((*all)->wait(1000).is_ok());
 }
 
+// The breaker closes again: what was slow once is not passed over for ever.
+TEST(KvStore, ATierThatIsPassedOverIsTriedNowAndThen) {
+  StoreOptions options = small();
+  options.recompute_ns = 1000000000;
+  Rig rig(options, 4, 256);
+  ASSERT_EQ(rig.put(1, 4).stored, 4u);
+  ASSERT_TRUE(rig.engine->move(block_keys(1, 4), "ssd", engine::MoveClass::kDemand)->wait().is_ok());
+  // A minute for a block, it was once.
+  rig.engine->links().at(1, engine::kHost).set_measured(4096, 60000000000, 1 << 20, 61000000000);
+  const std::vector<Key> keys = block_keys(1, 4);
+  const PlanOptions decide;
+  Cache cache(4);
+  const auto loaded = [&] { return (*rig.store->load(rig.session, keys, cache.into, 0, &decide))->blocks(); };
+  EXPECT_EQ(loaded(), 0u);
+  EXPECT_EQ(loaded(), 0u);
+  EXPECT_EQ(rig.store->counters().trials, 0u) << "not at once";
+  size_t blocks = 0;
+  for (int second = 0; second < 100 && blocks == 0; second++) {
+    rig.clock.advance_ms(1000);
+    blocks = loaded();
+    while (rig.engine->status().jobs > 0) std::this_thread::yield();
+  }
+  EXPECT_EQ(blocks, 4u);
+  EXPECT_GT(rig.store->counters().trials, 0u);
+  // It is in use now.
+  const uint64_t trials = rig.store->counters().trials;
+  rig.clock.advance_ms(1000);
+  EXPECT_EQ(loaded(), 4u);
+  EXPECT_EQ(rig.store->counters().trials, trials);
+}
+
 TEST(KvStore, TheCostOfComputingIsLearned) {
   StoreOptions options = small();
   options.recompute_ns = 20000000;

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "engine/testing/fake_clock.h"
 #include "engine/testing/pattern.h"
+#include "engine/testing/redis_proxy.h"
 #include "engine/testing/redis_server.h"
 #include "engine/tiers/make_tiers.h"
 #include "kv/kv_store.h"
@@ -31,10 +33,11 @@ struct Host {
   KvStore store;
   SessionId session;
 
-  explicit Host(const std::string& socket, const std::string& space, const std::string& more = "")
-      : engine(config(), engine::make_tiers("remote=64M:url=[unix:" + socket + "]:timeout_ms=60000" +
-                                            (space.empty() ? "" : ":namespace=" + space) + more)),
-        store(engine, options()),
+  explicit Host(const std::string& socket, const std::string& space, const std::string& before = "",
+                const StoreOptions& how = options())
+      : engine(config(), engine::make_tiers(before + "remote=64M:url=[unix:" + socket + "]:timeout_ms=60000" +
+                                            (space.empty() ? "" : ":namespace=" + space))),
+        store(engine, how),
         session(*store.open_session(store.tenant("t", 0), 0)) {}
   static engine::EngineConfig config() {
     engine::EngineConfig c;
@@ -122,6 +125,60 @@ TEST(RemoteShare, WhatAnEngineFoundIsItsOwnToForgetOnly) {
   EXPECT_EQ(server.ask({"DBSIZE"}).integer, 0);
   Host late(server.socket(), "m");
   EXPECT_EQ(late.good(), 0u);
+}
+
+// Blocks that are kept in memory are written to the server as well, and stay there when they come up.
+TEST(RemoteShare, WhatIsInMemoryIsSharedToo) {
+  NEOTIER_NEEDS_REDIS;
+  engine::RedisServer server;
+  StoreOptions through = Host::options();
+  through.write = WritePolicy::kWriteThrough;
+  Host writer(server.socket(), "m", "dram=16M,", through);
+  ASSERT_EQ(writer.put().stored, kBlocks);
+  const std::vector<Key> keys = Host::keys();
+  EXPECT_TRUE(writer.engine.write_back(keys)->wait());
+  EXPECT_EQ(writer.engine.lookup(keys[0])->tier, "dram");
+  EXPECT_EQ(writer.engine.lookup(keys[0])->second_tier, "remote");
+  Host reader(server.socket(), "m", "dram=16M,");
+  EXPECT_EQ(reader.good(), kBlocks);
+  EXPECT_TRUE(reader.engine.move(keys, "dram", engine::MoveClass::kDemand)->wait());
+  EXPECT_EQ(reader.engine.lookup(keys[0])->second_tier, "remote");
+  EXPECT_EQ(found_elsewhere(server.socket(), "m"), kBlocks);
+}
+
+// What loading costs is seen, and compared with computing; and a server that is fast again is found out to be so.
+TEST(RemoteShare, AServerThatIsSlowIsPassedOverUntilItIsNot) {
+  NEOTIER_NEEDS_REDIS;
+  engine::RedisServer server;
+  engine::RedisProxy proxy(server.file("proxy"), server.socket());
+  engine::FakeClock clock;
+  StoreOptions options = Host::options();
+  options.recompute_ns = 20000000;
+  options.clock = &clock;
+  Host host(server.file("proxy"), "m", "", options);
+  ASSERT_EQ(host.put().stored, kBlocks);
+  const PlanOptions decide;
+  const auto worth = [&] { return host.store.plan(host.session, Host::keys(), decide)->load; };
+  EXPECT_EQ(host.good(), kBlocks);
+  EXPECT_EQ(worth(), kBlocks);
+  proxy.answer([](const std::vector<std::string>& command, std::string reply) {
+    if (command[0] == "GET" || command[0] == "GETRANGE") std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return reply;
+  });
+  for (int i = 0; i < 10 && worth() > 0; i++) EXPECT_EQ(host.good(), kBlocks);
+  EXPECT_EQ(worth(), 0u);
+  proxy.answer(nullptr);
+  EXPECT_EQ(worth(), 0u);
+  std::vector<std::byte> memory(kBlocks * kLayers * kLayerBytes);
+  std::vector<std::byte*> into;
+  for (size_t i = 0; i < kBlocks * kLayers; i++) into.push_back(memory.data() + i * kLayerBytes);
+  for (int second = 0; second < 100 && worth() == 0; second++) {
+    EXPECT_EQ((*host.store.load(host.session, Host::keys(), into, 0, &decide))->blocks(), 0u);
+    while (host.engine.status().jobs > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    clock.advance_ms(1000);
+  }
+  EXPECT_GT(worth(), 0u);
+  EXPECT_GT(host.store.counters().trials, 0u);
 }
 
 // The block's bytes went (the server needed room), its entry stayed; and the other way round.
