@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// neotier bench tiers
+// neotier bench tiers, remote
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bench/remote_bench.h"
 #include "bench/ssd_bench.h"
 #include "cli/commands.h"
 #include "cli/help.h"
@@ -111,6 +112,90 @@ int tiers_command(Arguments& a) {
   return 0;
 }
 
+struct RemoteArguments {
+  std::string json;
+  engine::RemoteBenchOptions options;
+};
+
+bool is_time(const engine::RemoteBenchSeries& series) { return series.name.find("_p") != std::string::npos; }
+
+int remote_command(RemoteArguments& a) {
+  OutputFile out("--json", a.json);
+  catch_interrupts();
+  Progress progress;
+  a.options.progress = [&](const std::string& what) { progress.show(what); };
+  a.options.cancelled = interrupted;
+  engine::RemoteBenchResult r;
+  try {
+    r = engine::bench_remote(a.options);
+  } catch (...) {
+    progress.clear();
+    throw;
+  }
+  progress.clear();
+  fmt::print("remote {}, against {}; {} under way, {} connections, {} rounds in turn, medians\n",
+             a.options.url.empty() ? "(a server of its own)" : a.options.url, r.benchmark, a.options.depth,
+             a.options.connections, a.options.rounds);
+  Json j;
+  j["benchmark"] = r.benchmark;
+  j["depth"] = a.options.depth;
+  j["connections"] = a.options.connections;
+  j["rounds"] = a.options.rounds;
+  j["transfers"] = a.options.transfers;
+  j["values"] = a.options.values;
+  j["lookups"] = a.options.lookups;
+  j["blocks"] = a.options.blocks;
+  for (const auto& s : r.series) {
+    const bool time = is_time(s);
+    fmt::print("{:<24} ours {:>10.1f}   theirs {:>10.1f} {:<8} ours/theirs {:.3f}\n",
+               !time                          ? "1 MiB, " + s.name
+               : s.name.starts_with("lookup") ? "look-up, " + s.name.substr(7)
+                                              : fmt::format("{} look-ups, {}", a.options.blocks, s.name.substr(8)),
+               s.our_median() * (time ? 1e6 : 1e-6), s.their_median() * (time ? 1e6 : 1e-6), time ? "us" : "MB/s",
+               s.ratio());
+    j[s.name] = {{"unit", time ? "s" : "B/s"},
+                 {"ours_median", s.our_median()},
+                 {"theirs_median", s.their_median()},
+                 {"ours", s.ours},
+                 {"theirs", s.theirs}};
+  }
+  if (out) out.finish(pretty(j));
+  return 0;
+}
+
+void add_bench_remote(CLI::App& bench, int& status) {
+  auto a = std::make_shared<RemoteArguments>();
+  CLI::App* remote = bench.add_subcommand("remote", "Measure the remote tier beside redis-benchmark");
+  remote->footer(
+      "examples:\n  neotier bench remote --json remote.json\n  neotier bench remote --url redis://cache-1:6379\n"
+      "redis-benchmark (or valkey-benchmark) runs on the same server, in turn.");
+  remote->add_option("--url", a->options.url, "The server; without it one is started on this machine, and goes again")
+      ->type_name("redis://HOST:PORT|unix:/PATH");
+  remote->add_option("--values", a->options.values, "Values of 1 MiB that are written and read")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  remote->add_option("--transfers", a->options.transfers, "Values that each measurement moves")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000000));
+  remote->add_option("--lookups", a->options.lookups, "Look-ups of each measurement, one after the other")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 100000000));
+  remote->add_option("--blocks", a->options.blocks, "Blocks of a request, which are looked up at once")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  remote->add_option("--depth", a->options.depth, "Transfers under way at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 512));
+  remote->add_option("--connections", a->options.connections, "Connections of the tier")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 16));
+  remote->add_option("--rounds", a->options.rounds, "Rounds, of which the medians are taken")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  add_json(*remote, a->json);
+  remote->callback([a, &status] { status = remote_command(*a); });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, int& status) {
@@ -145,6 +230,7 @@ void add_bench(CLI::App& app, int& status) {
                    "Also store so many objects of 4 KiB in FILE.recovery, and time their recovery")
       ->check(CLI::Range(1, 100000000));
   add_json(*tiers, a->json);
+  add_bench_remote(*bench, status);
   add_bench_engine(*bench, status);
   add_bench_compute(*bench, status);
   tiers->callback([a, &status] { status = tiers_command(*a); });

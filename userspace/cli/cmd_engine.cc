@@ -108,6 +108,7 @@ void add_engine(CLI::App& app, int& status) {
       "examples:\n  neotier tiers --tiers dram=1G,cxl=4G\n  neotier tiers --tiers "
       "dram=64M,ssd=1G:file=kv.tier --json "
       "-\nOptions of a tier: file=PATH (ssd), node=N (dram, cxl), device=N (gpu), huge=no|transparent|explicit, "
+      "url=[redis://HOST:PORT], password_file=PATH, namespace=WORDS and others (remote), "
       "policy=NAME, object=SIZE, background=SIZE, promote=yes|no. NAME/KIND=SIZE names a tier.");
   add_options(*tiers, *arguments);
   tiers->callback([arguments, &status] { status = tiers_command(*arguments); });
