@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <valkey/cluster.h>
 
+#include <charconv>
 #include <chrono>
 #include <set>
 
@@ -59,18 +60,45 @@ uint64_t now_ns() {
           .count());
 }
 
-std::string word(std::string_view word) { return fmt::format("${}\r\n{}\r\n", word.size(), word); }
+namespace {
 
-std::string words(std::initializer_list<std::string_view> words) {
-  std::string text = fmt::format("*{}\r\n", words.size());
-  for (const std::string_view one : words) text += word(one);
+void append_count(std::string& text, char of, uint64_t count) {
+  char digits[24];
+  const char* const end = std::to_chars(digits, digits + sizeof digits, count).ptr;
+  text += of;
+  text.append(static_cast<const char*>(digits), static_cast<size_t>(end - digits));
+  text += "\r\n";
+}
+
+std::string counted(std::initializer_list<std::string_view> words, uint64_t count) {
+  std::string text;
+  size_t size = 16;
+  for (const std::string_view one : words) size += one.size() + 16;
+  text.reserve(size);
+  append_count(text, '*', count);
+  for (const std::string_view one : words) {
+    append_count(text, '$', one.size());
+    text += one;
+    text += "\r\n";
+  }
   return text;
 }
 
+}  // namespace
+
+std::string word(std::string_view word) {
+  std::string text;
+  append_count(text, '$', word.size());
+  text += word;
+  return text += "\r\n";
+}
+
+std::string words(std::initializer_list<std::string_view> words) { return counted(words, words.size()); }
+
 std::string words_before(std::initializer_list<std::string_view> words, uint64_t last_bytes, unsigned more) {
-  std::string text = fmt::format("*{}\r\n", words.size() + 1 + more);
-  for (const std::string_view one : words) text += word(one);
-  return text + fmt::format("${}\r\n", last_bytes);
+  std::string text = counted(words, words.size() + 1 + more);
+  append_count(text, '$', last_bytes);
+  return text;
 }
 
 Client::Client(ClientOptions options) : options_(std::move(options)) {
@@ -123,17 +151,32 @@ Node* Client::node_of(const Command& command) const {
   return slots_[valkeyClusterGetSlotByKey(const_cast<char*>(command.name.c_str())) % kSlots].load();
 }
 
+void Client::submit(CommandQueue& commands) noexcept {
+  while (!commands.empty()) {
+    Command* const command = commands.pop();
+    prepare(*command);
+    // To one thread each time: on a single server they are one message.
+    threads_[(command->to ? command->to->id : 0) % threads_.size()]->submit(command, false);
+  }
+  for (const std::unique_ptr<IoThread>& thread : threads_) thread->hurry();
+}
+
 void Client::submit(Command* command) noexcept {
+  prepare(*command);
+  IoThread* least = threads_.front().get();
+  for (const std::unique_ptr<IoThread>& thread : threads_) {
+    if (thread->load() < least->load()) least = thread.get();
+  }
+  least->submit(command, true);
+}
+
+void Client::prepare(Command& given) noexcept {
+  Command* const command = &given;
   command->next_ = nullptr;
   command->attempts_ = command->redirects_ = command->extra_replies_ = 0;
   command->begun_ = command->asking_ = false;
   if (!command->nowhere) command->to = node_of(*command);
   if (!command->nowhere && !command->to && slot_map_) slot_map_->refresh();
-  IoThread* least = threads_.front().get();
-  for (const std::unique_ptr<IoThread>& thread : threads_) {
-    if (thread->load() < least->load()) least = thread.get();
-  }
-  least->submit(command);
 }
 
 void Client::sweep() noexcept {

@@ -74,6 +74,8 @@ class Client {
 
   // Never waits, never throws. done() may be called before it returns only where memory is out.
   void submit(Command* command) noexcept;
+  // All of them; the threads that have to are woken once.
+  void submit(CommandQueue& commands) noexcept;
   // Commands that are not wanted any more, and of which nothing was sent, end.
   void sweep() noexcept;
 
@@ -94,6 +96,7 @@ class Client {
   Status come_back(uint32_t wait_ms);
   Node* find_node(const Address& address);  // made where it is new; NULL: memory is out, or there are too many
   Node* node_of(const Command& command) const;
+  void prepare(Command& command) noexcept;
   std::vector<Node*> nodes() const;
   void set_slot(unsigned slot, Node* node) { slots_[slot].store(node); }
   void mark_down(Node& node, const std::string& why) noexcept;

@@ -176,15 +176,27 @@ void IoThread::wake() noexcept {
   (void)!write(wakeup_, &one, sizeof one);
 }
 
-void IoThread::submit(Command* command) noexcept {
+void IoThread::submit(Command* command, bool now) noexcept {
   load_ += cost(*command);
-  bool first = false;
+  bool tell = false;
   {
     const std::lock_guard lock(mutex_);
-    first = incoming_.empty();
+    if (incoming_.empty()) told_ = false;
     incoming_.push(command);
+    tell = now && !told_;
+    if (tell) told_ = true;
   }
-  if (first) wake();
+  if (tell) wake();
+}
+
+void IoThread::hurry() noexcept {
+  bool tell = false;
+  {
+    const std::lock_guard lock(mutex_);
+    tell = !incoming_.empty() && !told_;
+    if (tell) told_ = true;
+  }
+  if (tell) wake();
 }
 
 void IoThread::sweep() noexcept {

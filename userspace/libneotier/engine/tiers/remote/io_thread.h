@@ -29,7 +29,9 @@ class IoThread {
   bool end_all();
 
   // To command->to; it ends at once where that is NULL.
-  void submit(Command* command) noexcept;
+  // Without `now` hurry() follows.
+  void submit(Command* command, bool now) noexcept;
+  void hurry() noexcept;
   void sweep() noexcept;
   // What it has to do, in bytes.
   uint64_t load() const { return load_.load(std::memory_order_relaxed); }
@@ -71,6 +73,7 @@ class IoThread {
   int wakeup_ = -1;
   std::mutex mutex_;  // of incoming_
   CommandQueue incoming_;
+  bool told_ = true;  // of what is in incoming_
   std::atomic<bool> stop_{false}, sweep_{false};
   std::atomic<uint64_t> load_{0};
   std::vector<std::unique_ptr<Connection>> connections_;  // by the node's number

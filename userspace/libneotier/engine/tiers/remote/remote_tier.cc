@@ -749,11 +749,13 @@ class RemoteTier::Ask : public Command {
       // Not found, this time.
     }
     if (late && good) tier_.keep_late(name, *found_);
+    bool last = false;
     {
       const std::lock_guard lock(question_->mutex);
-      question_->left--;
+      last = --question_->left == 0;
     }
-    question_->changed.notify_all();
+    // Who waits is not woken for each.
+    if (last) question_->changed.notify_all();
     delete this;
   }
 
@@ -782,17 +784,20 @@ std::vector<Found> RemoteTier::find(std::span<const Key> keys, uint32_t timeout_
   std::vector<Identity> identities;
   for (const Key& key : keys.first(std::min(keys.size(), kMostAsked))) {
     auto ask = std::make_unique<Ask>(*this, question, key);
-    const std::lock_guard lock(mutex_);
-    if (const auto late = late_.find(ask->name); late != late_.end()) {
-      identities.push_back(late->second);
-      late_.erase(late);
-    } else {
-      asks.push_back(std::move(ask));
+    if (const std::lock_guard lock(mutex_); !late_.empty()) {
+      if (const auto late = late_.find(ask->name); late != late_.end()) {
+        identities.push_back(late->second);
+        late_.erase(late);
+        continue;
+      }
     }
+    asks.push_back(std::move(ask));
   }
   question->found.reserve(asks.size());
   question->left = asks.size();
-  for (std::unique_ptr<Ask>& ask : asks) client_->submit(ask.release());
+  remote::CommandQueue all;
+  for (std::unique_ptr<Ask>& ask : asks) all.push(ask.release());
+  client_->submit(all);
   {
     std::unique_lock lock(question->mutex);
     question->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return question->left == 0; });

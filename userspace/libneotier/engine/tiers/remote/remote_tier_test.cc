@@ -506,6 +506,7 @@ TEST(RemoteCluster, OneServerKilledUnderLoad) {
   }
   ASSERT_TRUE(eventually([&] { return rounds > 6; }));
   EXPECT_EQ(misses, 0);
+  const auto killed = std::chrono::steady_clock::now();
   cluster[2].kill();
   EXPECT_TRUE(eventually([&] { return misses > 10; }));
   EXPECT_TRUE(tier.in_service());
@@ -515,8 +516,15 @@ TEST(RemoteCluster, OneServerKilledUnderLoad) {
     ASSERT_TRUE(extent.is_ok()) << extent.status().what();
     tier.free(*extent);
   }
+  const auto ms_since = [](std::chrono::steady_clock::time_point then) {
+    return static_cast<int>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - then).count());
+  };
+  RecordProperty("ms_until_started_again", ms_since(killed));
   cluster[2].start();
+  const auto started = std::chrono::steady_clock::now();
   cluster.settle();
+  RecordProperty("ms_until_the_cluster_is_whole", ms_since(started));
   // What it had is missing, and what is put there now stays.
   EXPECT_TRUE(eventually([&] {
     for (uint64_t i = 0; i < kCount; i++) {
@@ -524,6 +532,7 @@ TEST(RemoteCluster, OneServerKilledUnderLoad) {
     }
     return true;
   }));
+  RecordProperty("ms_until_all_is_served", ms_since(started));
   stop = true;
   for (std::thread& thread : load) thread.join();
   EXPECT_EQ(wrong, 0);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tiers/remote/value.h"
 
-#include <fmt/format.h>
 #define XXH_STATIC_LINKING_ONLY  // states on the stack
 #include <xxhash.h>
 
@@ -38,10 +37,19 @@ uint64_t seal(const Namespace& space, const char* bytes, size_t size, size_t hol
   return XXH3_64bits_digest(&state);
 }
 
-std::string hex(const Key& key) {
-  std::string text;
-  for (const uint8_t byte : key.bytes) text += fmt::format("{:02x}", byte);
-  return text;
+// Of bytes in the order that they are given, or of a number from its highest digit on.
+template <typename Bytes>
+void append_hex(std::string& text, const Bytes& bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  for (const uint8_t byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+}
+void append_hex(std::string& text, uint64_t number) {
+  uint8_t bytes[8];
+  for (int i = 0; i < 8; i++) bytes[i] = static_cast<uint8_t>(number >> (56 - 8 * i));
+  append_hex(text, bytes);
 }
 
 }  // namespace
@@ -52,11 +60,22 @@ Namespace make_namespace(std::string_view words) {
 }
 
 std::string entry_name(const Namespace& space, const Key& key) {
-  return fmt::format("neotier:{:016x}{:016x}:{}", space.high, space.low, hex(key));
+  // A request asks for hundreds.
+  std::string name;
+  name.reserve(96);
+  name += "neotier:";
+  append_hex(name, space.high);
+  append_hex(name, space.low);
+  name += ':';
+  append_hex(name, key.bytes);
+  return name;
 }
 
 std::string part_name(const Namespace& space, const Identity& identity, uint32_t part) {
-  return fmt::format("{}:{:016x}:{}", entry_name(space, identity.key), identity.token, part);
+  std::string name = entry_name(space, identity.key);
+  name += ':';
+  append_hex(name, identity.token);
+  return name + ':' + std::to_string(part);
 }
 
 Sums sums_of(std::span<const Piece> pieces, uint32_t bytes) {
