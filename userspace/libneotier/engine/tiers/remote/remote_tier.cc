@@ -406,7 +406,8 @@ class RemoteTier::WritePart : public PartOp {
     expected = 16;
     job_.tier.client_->submit(this);
   }
-  void end(const Status& status) {
+  // By value: it may be this one's own.
+  void end(Status status) {
     RemoteTier& tier = job_.tier;
     const std::shared_ptr<Object> object = job_.object;
     const uint32_t part = part_;
@@ -600,11 +601,11 @@ bool RemoteTier::start(Transfer& transfer) {
     transfer.tier_data = &job;
   }
   jobs_++;
-  owned.release();
-  if (error) client_->submit(error.release());
   const std::shared_ptr<Object> object = job.object;
   const Op op = transfer.op;
+  owned.release();
   // From here on the job may end at any time.
+  if (error) client_->submit(error.release());
   for (std::unique_ptr<PartOp>& one : ops) {
     PartOp* const started = one.release();
     if (op == Op::kRead) {
