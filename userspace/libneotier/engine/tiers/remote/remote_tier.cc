@@ -385,7 +385,7 @@ class RemoteTier::WritePart : public PartOp {
     if (!status.is_ok()) return end(status);
     if (reply.kind != ReplyKind::kBytes)
       return end(reply.kind == ReplyKind::kNothing ? missing() : corrupt("no string"));
-    if (!found_.is_ok()) return end(found_);
+    if (!found_.is_ok()) return end(Status(found_));
     change();
   }
 
@@ -406,8 +406,8 @@ class RemoteTier::WritePart : public PartOp {
     expected = 16;
     job_.tier.client_->submit(this);
   }
-  // By value: it may be this one's own.
-  void end(Status status) {
+  // A status that is none of this one's members: they go before it is told.
+  void end(const Status& status) {
     RemoteTier& tier = job_.tier;
     const std::shared_ptr<Object> object = job_.object;
     const uint32_t part = part_;
@@ -603,7 +603,7 @@ bool RemoteTier::start(Transfer& transfer) {
   jobs_++;
   const std::shared_ptr<Object> object = job.object;
   const Op op = transfer.op;
-  owned.release();
+  (void)owned.release();
   // From here on the job may end at any time.
   if (error) client_->submit(error.release());
   for (std::unique_ptr<PartOp>& one : ops) {

@@ -277,7 +277,7 @@ TEST_P(LyingServer, IsNeverBelieved) {
   options.client.timeout_ms = 500;  // of a reply that never ends
   RemoteTier tier(options);
   const Extent extent = stored(tier, 1), other = stored(tier, 2);
-  proxy.answer([](const std::vector<std::string>& command, std::string reply) {
+  proxy.answer([](const std::vector<std::string>& command, const std::string& reply) {
     return command[0] == "GET" || command[0] == "GETRANGE" || command[0] == "SET" ? GetParam() : reply;
   });
   Bytes read(kBytes), part(10), content = pattern(3, kBytes);

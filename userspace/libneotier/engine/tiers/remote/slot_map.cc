@@ -110,7 +110,7 @@ std::string SlotMap::fetch() {
     fresh = true;
   }
   if (cluster_->err != 0 || !cluster_->table) {
-    const std::string why = cluster_->err != 0 ? cluster_->errstr : "it has no slots";
+    std::string why = cluster_->err != 0 ? cluster_->errstr : "it has no slots";
     if (fresh) {
       valkeyClusterFree(cluster_);
       cluster_ = nullptr;
