@@ -217,6 +217,7 @@ TEST(RemoteShare, WhatOthersWroteIsNotTrusted) {
   {
     Host reader(server.socket(), "m");
     EXPECT_EQ(reader.good(), 0u);
+    EXPECT_EQ(reader.engine.status().counters.found_copies, 0u);
   }
   server.ask({"EVAL",
               "for _,k in ipairs(redis.call('KEYS','*')) do local _,c=string.gsub(k,':','') if c==4 then "
