@@ -57,17 +57,17 @@ void MemTier::free(Extent extent) {
 
 void MemTier::describe(Extent extent, Note note) {
   const std::lock_guard lock(mutex_);
-  if (const auto object = find(extent)) object->note = note;
+  if (const auto object = object_of(extent)) object->note = note;
 }
 
-std::shared_ptr<MemTier::Object> MemTier::find(Extent extent) const {
+std::shared_ptr<MemTier::Object> MemTier::object_of(Extent extent) const {
   const auto at = objects_.find(extent);
   return at == objects_.end() ? nullptr : at->second;
 }
 
 std::byte* MemTier::map(Extent extent) {
   const std::lock_guard lock(mutex_);
-  const auto object = options_.mappable && !options_.medium ? find(extent) : nullptr;
+  const auto object = options_.mappable && !options_.medium ? object_of(extent) : nullptr;
   return object ? object->bytes.data() : nullptr;
 }
 
@@ -190,7 +190,7 @@ Status MemTier::copy(Transfer& transfer) {
   std::shared_ptr<Object> object;
   {
     const std::lock_guard lock(mutex_);
-    object = find(transfer.extent);
+    object = object_of(transfer.extent);
   }
   const uint64_t bytes = bytes_of(transfer.pieces);
   if (!object || transfer.offset > object->bytes.size() || bytes > object->bytes.size() - transfer.offset)

@@ -74,7 +74,7 @@ class MemTier : public Tier {
     Note note = 0;
   };
 
-  std::shared_ptr<Object> find(Extent extent) const;
+  std::shared_ptr<Object> object_of(Extent extent) const;
   void work();
   Status execute(Transfer& transfer);
   Status copy(Transfer& transfer);
