@@ -37,6 +37,9 @@ class PacedTier final : public engine::Tier {
   bool in_service() const override { return inner_->in_service(); }
   engine::Status come_back() override { return inner_->come_back(); }
   engine::Result<std::vector<engine::Recovered>> recover() override { return inner_->recover(); }
+  std::vector<engine::Found> find(std::span<const engine::Key> keys, uint32_t timeout_ms) override {
+    return inner_->find(keys, timeout_ms);
+  }
 
  private:
   struct Own {
