@@ -6,17 +6,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
 
+#include "bench/steady_load.h"
 #include "engine/tiers/remote/remote_tier.h"
 #include "engine/tiers/remote/remote_url.h"
 #include "util/median.h"
@@ -69,83 +68,6 @@ class OwnServer {
   std::optional<Child> child_;
 };
 
-// Transfers of whole values, so many always under way.
-class Transfers {
- public:
-  Transfers(Tier& tier, const RemoteBenchOptions& options) : tier_(tier), memory_(options.depth * kMiB) {
-    std::mt19937_64 random(1);
-    for (size_t i = 0; i < memory_.size(); i += 8) {
-      const uint64_t word = random();
-      std::memcpy(memory_.data() + i, &word, 8);
-    }
-    for (uint64_t i = 0; i < options.values; i++) {
-      Key key;
-      std::memcpy(key.bytes, &i, sizeof i);
-      const Result<Extent> extent = tier.allocate(key, kMiB);
-      if (!extent) throw std::runtime_error(extent.status().what());
-      extents_.push_back(*extent);
-    }
-    for (unsigned i = 0; i < options.depth; i++) {
-      Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
-      lane.piece = {memory_.data() + i * kMiB, kMiB};
-      lane.transfer.pieces = std::span(&lane.piece, 1);
-      lane.transfer.done = [this](Transfer& transfer, const Status& status) { next(transfer, status); };
-    }
-  }
-
-  // Bytes a second.
-  double run(Op op, uint64_t count) {
-    left_ = count;
-    active_ = static_cast<unsigned>(lanes_.size());
-    const auto begin = Clock::now();
-    for (auto& lane : lanes_) {
-      lane->transfer.op = op;
-      start(lane->transfer);
-    }
-    std::unique_lock lock(mutex_);
-    idle_.wait(lock, [this] { return active_ == 0; });
-    if (!status_) throw std::runtime_error(status_.what());
-    return static_cast<double>(count * kMiB) / seconds_since(begin);
-  }
-
- private:
-  struct Lane {
-    Transfer transfer;
-    Piece piece;
-  };
-  void start(Transfer& transfer) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (left_ == 0 || !status_) {
-        if (--active_ == 0) idle_.notify_all();
-        return;
-      }
-      left_--;
-      transfer.extent = extents_[at_++ % extents_.size()];
-    }
-    Transfer* const one = &transfer;
-    // The queue is deeper than this.
-    if (tier_.submit(std::span(&one, 1)) != 1) std::abort();
-  }
-  void next(Transfer& transfer, const Status& status) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!status) status_ = status;
-    }
-    start(transfer);
-  }
-
-  Tier& tier_;
-  std::vector<std::byte> memory_;
-  std::vector<Extent> extents_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  uint64_t left_ = 0, at_ = 0;
-  unsigned active_ = 0;
-  Status status_;
-};
-
 class Bench {
  public:
   explicit Bench(const RemoteBenchOptions& options) : options_(options) {
@@ -175,26 +97,26 @@ class Bench {
     tier.client.connections = 1;
     lookups_ = make_remote_tier(tier);
     std::vector<std::byte> bytes(kLookedUp);
-    for (uint64_t i = 0; i < options.blocks; i++) {
-      Key& key = keys_.emplace_back();
-      std::memcpy(key.bytes, &i, sizeof i);
-      const Result<Extent> extent = lookups_->allocate(key, kLookedUp);
-      if (!extent) throw std::runtime_error(extent.status().what());
-      entries_.push_back(*extent);
-      write(*lookups_, *extent, bytes);
-    }
+    entries_.emplace(*lookups_, kLookedUp, options.blocks, 1, bytes).run_once(Op::kWrite);
+    for (uint64_t i = 0; i < options.blocks; i++) keys_.push_back(SteadyLoad::key_of(i));
     finder_ = make_remote_tier(tier);
   }
   ~Bench() {
-    for (const Extent entry : entries_) lookups_->free(entry);
+    for (const Extent entry : entries_->extents()) lookups_->free(entry);
   }
 
   RemoteBenchResult run() {
     RemoteBenchResult result;
     result.benchmark = version();
     for (const char* name : kSeries) result.series.push_back({name, {}, {}});
-    Transfers transfers(*tier_, options_);
-    transfers.run(Op::kWrite, options_.values);
+    std::mt19937_64 random(1);
+    std::vector<std::byte> memory(options_.depth * kMiB);
+    for (size_t i = 0; i < memory.size(); i += 8) {
+      const uint64_t word = random();
+      std::memcpy(memory.data() + i, &word, 8);
+    }
+    SteadyLoad transfers(*tier_, kMiB, options_.values, options_.depth, memory);
+    transfers.run_once(Op::kWrite);
     for (unsigned round = 0; round < options_.rounds; round++) {
       // In turn, and each first in every other round.
       for (const bool ours : {round % 2 == 0, round % 2 != 0}) {
@@ -214,32 +136,9 @@ class Bench {
     if (options_.cancelled && options_.cancelled()) throw std::runtime_error("interrupted");
     if (options_.progress) options_.progress(what);
   }
-  static void write(Tier& tier, Extent extent, std::span<std::byte> bytes) {
-    const Piece piece{bytes.data(), bytes.size()};
-    std::mutex mutex;
-    std::condition_variable ended;
-    bool over = false;
-    Status result;
-    Transfer transfer;
-    transfer.op = Op::kWrite;
-    transfer.extent = extent;
-    transfer.pieces = std::span(&piece, 1);
-    transfer.done = [&](Transfer&, const Status& status) {
-      const std::lock_guard lock(mutex);
-      result = status;
-      over = true;
-      ended.notify_all();
-    };
-    Transfer* const one = &transfer;
-    tier.submit(std::span(&one, 1));
-    std::unique_lock lock(mutex);
-    ended.wait(lock, [&] { return over; });
-    if (!result) throw std::runtime_error(result.what());
-  }
-
-  std::vector<double> measure_ours(Transfers& transfers) {
-    std::vector<double> figures{transfers.run(Op::kWrite, options_.transfers),
-                                transfers.run(Op::kRead, options_.transfers)};
+  std::vector<double> measure_ours(SteadyLoad& transfers) {
+    std::vector<double> figures{transfers.run(Op::kWrite, options_.transfers) * kMiB,
+                                transfers.run(Op::kRead, options_.transfers) * kMiB};
     for (const size_t keys : {size_t{1}, keys_.size()}) {
       std::vector<double> took(options_.lookups / keys_of(keys));
       for (double& one : took) {
@@ -302,8 +201,8 @@ class Bench {
   std::optional<OwnServer> own_;
   remote::Address address_;
   std::vector<Key> keys_;
-  std::vector<Extent> entries_;  // of lookups_
   std::unique_ptr<Tier> tier_, lookups_, finder_;
+  std::optional<SteadyLoad> entries_;  // of lookups_
 };
 
 }  // namespace

@@ -4,19 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
-#include <thread>
 
+#include "bench/steady_load.h"
 #include "engine/tiers/ssd/ssd_tier.h"
 #include "util/median.h"
 #include "util/process.h"
@@ -32,94 +28,6 @@ constexpr uint64_t kMiB = 1 << 20;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 [[noreturn]] void fail(const Status& status) { throw std::runtime_error(status.what()); }
-
-// Objects of one size on a tier, and 32 transfers that are always under way.
-class Load {
- public:
-  Load(SsdTier& tier, uint64_t bytes, uint64_t count, std::span<std::byte> memory) : tier_(tier) {
-    for (uint64_t i = 0; i < count; i++) {
-      Key key;
-      std::memcpy(key.bytes, &i, sizeof i);
-      Result<Extent> extent = tier.allocate(key, bytes);
-      if (!extent) fail(extent.status());
-      extents_.push_back(*extent);
-    }
-    for (unsigned i = 0; i < kDepth; i++) {
-      Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
-      lane.piece = {memory.data() + i * bytes, bytes};
-      lane.transfer.pieces = std::span(&lane.piece, 1);
-      lane.transfer.done = [this](Transfer& transfer, const Status& status) { next(transfer, status); };
-    }
-  }
-
-  // Accesses a second: over all objects once (seconds 0), or for so long; in order or at random.
-  double run(Op op, bool random, double seconds) {
-    once_ = seconds == 0;
-    random_order_ = random;
-    ended_ = 0;
-    at_ = 0;
-    stop_ = false;
-    active_ = kDepth;
-    const auto begin = Clock::now();
-    for (auto& lane : lanes_) {
-      lane->transfer.op = op;
-      start(lane->transfer);
-    }
-    std::unique_lock lock(mutex_);
-    if (!once_) {
-      lock.unlock();
-      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-      stop_ = true;
-      lock.lock();
-    }
-    idle_.wait(lock, [this] { return active_ == 0; });
-    const double took = seconds_since(begin);
-    if (!status_) fail(status_);
-    return static_cast<double>(ended_) / took;
-  }
-
- private:
-  struct Lane {
-    Transfer transfer;
-    Piece piece;
-  };
-
-  // From the tier's thread, or the first time from run(): the lock is for that.
-  void start(Transfer& transfer) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stop_ || !status_ || (once_ && at_ == extents_.size())) {
-        if (--active_ == 0) idle_.notify_all();
-        return;
-      }
-      transfer.extent = extents_[(random_order_ ? draw_() : at_) % extents_.size()];
-      at_++;
-    }
-    Transfer* const one = &transfer;
-    // The queue is deeper than 32.
-    if (tier_.submit(std::span(&one, 1)) != 1) std::abort();
-  }
-  void next(Transfer& transfer, const Status& status) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!status) status_ = status;
-      ended_++;
-    }
-    start(transfer);
-  }
-
-  SsdTier& tier_;
-  std::vector<Extent> extents_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  std::mt19937_64 draw_{1};
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  uint64_t at_ = 0, ended_ = 0;
-  unsigned active_ = 0;
-  Status status_;
-  bool once_ = false, random_order_ = false;
-  std::atomic<bool> stop_ = false;
-};
 
 struct Kind {
   const char* name;
@@ -203,7 +111,7 @@ class Bench {
     // Every block once: what a file system does at a first write is not the medium's.
     tell("writing the file once");
     std::unique_ptr<SsdTier> whole = open(0);
-    Load(*whole, kMiB, capacity / kMiB, aligned_).run(Op::kWrite, false, 0);
+    SteadyLoad(*whole, kMiB, capacity / kMiB, kDepth, aligned_).run_once(Op::kWrite);
     clear(*whole);
     whole.reset();
   }
@@ -211,11 +119,13 @@ class Bench {
     const std::unique_ptr<SsdTier> tier = open(0);
     clear(*tier);
     const uint64_t bytes = rate ? 4096 : kMiB;
-    Load load(*tier, bytes, (rate ? result_.rate_set_bytes : result_.bandwidth_set_bytes) / bytes, aligned_);
-    load.run(Op::kWrite, false, 0);
+    SteadyLoad load(*tier, bytes, (rate ? result_.rate_set_bytes : result_.bandwidth_set_bytes) / bytes, kDepth,
+                    aligned_);
+    load.run_once(Op::kWrite);
     const SsdStats before = tier->stats();
     for (size_t i = rate ? 2 : 0; i < (rate ? 4 : 2); i++) {
-      const double accesses = load.run(kKinds[i].write ? Op::kWrite : Op::kRead, kKinds[i].random, options_.seconds);
+      const double accesses =
+          load.run_for(kKinds[i].write ? Op::kWrite : Op::kRead, kKinds[i].random, options_.seconds);
       result_.series[i].ours.push_back(rate ? accesses : accesses * static_cast<double>(bytes));
       if (!kKinds[i].write || !rate) continue;
       const SsdStats after = tier->stats();
@@ -264,7 +174,7 @@ class Bench {
       Result<std::unique_ptr<SsdTier>> tier = SsdTier::open(options);
       if (!tier) fail(tier.status());
       try {
-        Load(**tier, 4096, options_.recovery_objects, aligned_).run(Op::kWrite, false, 0);
+        SteadyLoad(**tier, 4096, options_.recovery_objects, kDepth, aligned_).run_once(Op::kWrite);
       } catch (...) {
         tier->reset();
         std::filesystem::remove(path);
