@@ -136,7 +136,9 @@ static bool neotier_age_vma(struct vm_area_struct *vma, unsigned long address, v
 
 static void neotier_age_frame(struct neotier_age_walk *walk, u32 frame)
 {
-	struct folio *folio = neotier_folio_get(walk->exchange->base_pfn + frame);
+	unsigned long pfn = walk->exchange->base_pfn + frame;
+	/* Most of what cannot leave is told by its flags, as they are now. */
+	struct folio *folio = PageLRU(pfn_to_page(pfn)) ? neotier_folio_get(pfn) : NULL;
 
 	if (folio) {
 		walk->vmas = 0;
@@ -190,7 +192,8 @@ static void neotier_age_check(struct neotier_age_walk *walk)
 void neotier_exchange_step(struct neotier_device *dev, u64 now_ns)
 {
 	u64 least_ns = neotier_age_window(READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC, READ_ONCE(dev->conf.threshold));
-	u64 waiting = neotier_hotlist_waiting(dev), unpaid, end_ns, found;
+	/* No more than may move: what is looked for and not used was for nothing. */
+	u64 waiting = min(neotier_hotlist_waiting(dev), dev->promotion.left), unpaid, end_ns, found;
 	struct neotier_exchange *x = dev->exchange;
 	struct neotier_age_walk walk = { .exchange = x };
 	u32 end = 0;
@@ -249,23 +252,6 @@ void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, boo
 	if (stale)
 		neotier_ages_stale(&x->ages);
 	mutex_unlock(&x->lock);
-}
-
-bool neotier_owner_in_use(const struct neotier_owner *owner, unsigned long pfn)
-{
-	bool in_use = false;
-	unsigned int i;
-
-	for (i = 0; i < owner->nr && !in_use; i++) {
-		spinlock_t *lock;
-		pte_t *entry = neotier_pte_lock(owner->mms[i], owner->addresses[i], &lock);
-
-		if (!entry)
-			continue;
-		in_use = neotier_pte_maps_page(*entry) && pte_pfn(*entry) == pfn && pte_young(*entry);
-		neotier_pte_unlock(lock);
-	}
-	return in_use;
 }
 
 static void neotier_exchange_free(struct neotier_exchange *x)

@@ -110,10 +110,7 @@ static enum neotier_skip neotier_migrate_page(struct neotier_device *dev, struct
 	folio_put(folio);
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
-	if (way.down && neotier_owner_in_use(&owner, pfn))
-		reason = NEOTIER_SKIP_IN_USE;
-	else
-		reason = neotier_migrate_held(dev, way, pfn, identity, slot);
+	reason = neotier_migrate_held(dev, way, pfn, identity, slot);
 	neotier_owner_release(&owner);
 	return reason;
 }
@@ -131,7 +128,7 @@ static void neotier_count_moves(const struct neotier_device *dev, unsigned int m
 static void neotier_demote(struct neotier_device *dev, unsigned int nr)
 {
 	struct neotier_time start = neotier_clock_now(dev), end;
-	/* Most may have been accessed since they were found, or be somebody's who wants to keep them. */
+	/* Most may be somebody's who wants to keep them. */
 	unsigned int most = min(16 * nr, NEOTIER_BATCH_MAX), tried, used = 0, moved = 0;
 	struct page *to = NULL;
 

@@ -398,9 +398,6 @@ bool neotier_exchange_victim(struct neotier_device *dev, unsigned long *pfn);
 /* So many made room; @stale: of many not one was a victim any more, so that they are to be looked for anew. */
 void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale);
 
-/* Whether a page whose owner is held has been accessed since it was last looked at. */
-bool neotier_owner_in_use(const struct neotier_owner *owner, unsigned long pfn);
-
 /* rules.c: what the administrator leaves out. Each returns whether a page may move as far as that goes. */
 enum neotier_rule {
 	NEOTIER_EXCLUDE_CGROUPS, NEOTIER_INCLUDE_CGROUPS,

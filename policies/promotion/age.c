@@ -29,6 +29,18 @@ static void neotier_age_found_add(struct neotier_ages *ages, struct neotier_age_
 		found->first++;
 }
 
+static void neotier_age_found_turn(struct neotier_age_found *found)
+{
+	u32 end = found->first + found->nr;
+
+	/* None of those before the turn is left where the first is behind it. Numbers wrap. */
+	if (found->turned - found->first <= found->nr) {
+		found->nr = end - found->turned;
+		found->first = found->turned;
+	}
+	found->turned = end;
+}
+
 /* A frame that 30 passes in a row did not arm may be left out once. */
 void neotier_ages_begin(struct neotier_ages *ages)
 {
@@ -80,7 +92,14 @@ void neotier_ages_forget(struct neotier_ages *ages, u32 frame)
 
 void neotier_ages_stale(struct neotier_ages *ages)
 {
-	ages->idle.nr = 0;
+	neotier_ages_turn(ages);
+	neotier_ages_turn(ages);
+}
+
+void neotier_ages_turn(struct neotier_ages *ages)
+{
+	neotier_age_found_turn(&ages->idle);
+	neotier_age_found_turn(&ages->old);
 }
 
 /* What is idle may be old by now: then it has been found again. */
@@ -134,14 +153,26 @@ void neotier_age_earn(struct neotier_age_pace *pace, u32 victims)
 	neotier_age_gain(pace, victims * (u64)NEOTIER_AGE_VICTIM_NS);
 }
 
+static void neotier_age_turn(struct neotier_age_pace *pace, struct neotier_ages *ages, u64 now_ns)
+{
+	if (now_ns - pace->turned_ns < NEOTIER_AGE_KEPT_NS / 2)
+		return;
+	if (now_ns - pace->turned_ns < NEOTIER_AGE_KEPT_NS)
+		neotier_ages_turn(ages);
+	else
+		neotier_ages_stale(ages);
+	pace->turned_ns = now_ns;
+}
+
 enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
 				       u64 now_ns)
 {
 	neotier_age_fill(pace, now_ns);
+	neotier_age_turn(pace, ages, now_ns);
 	/* What is armed is checked whoever wants victims by then: else arming it was for nothing. */
 	if (pace->armed_ns)
 		return now_ns - pace->armed_ns >= pace->window_ns ? NEOTIER_AGE_LOOK_CHECK : NEOTIER_AGE_LOOK_NONE;
-	if (wanted <= neotier_ages_victims(ages) || pace->owed_ns)
+	if (!wanted || NEOTIER_AGE_STOCK * (u64)wanted <= neotier_ages_victims(ages) || pace->owed_ns)
 		return NEOTIER_AGE_LOOK_NONE;
 	if (!ages->pass || pace->end >= ages->nr) {
 		neotier_ages_begin(ages);
@@ -151,7 +182,6 @@ enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neo
 	pace->window_ns = neotier_clamp_u64(pace->window_ns ? pace->window_ns : WINDOW_FIRST * least_ns, least_ns, WINDOW_MAX_NS);
 	pace->armed = ages->armed;
 	pace->found = ages->found;
-	neotier_ages_stale(ages);
 	return NEOTIER_AGE_LOOK_ARM;
 }
 

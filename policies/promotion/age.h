@@ -4,15 +4,15 @@
  *
  * A pass goes through the node in groups of pages. Each is looked at twice: armed, which clears its Accessed bit, and checked
  * after a window of time. Not accessed in the window: it is idle. Not accessed since it was armed in the pass before: it is
- * old. Victims are taken from the old ones first, then from the idle ones of the last group, each in the order in which they
- * were found; whoever takes one looks at its Accessed bit again. So a page is a victim that has not been accessed for a window
- * or longer.
+ * old. Victims are taken from the old ones first, then from the idle ones, each in the order in which they were found. So a
+ * page is a victim that was not accessed for a window or longer, a short while ago. That it was accessed once since then says
+ * little: after a few windows nearly every page has been.
  *
  * Invariant: the window does not depend on how long a pass takes. A bit that is set says "once at least": in a long window
  * nearly every page is accessed once, and hot ones cannot be told from others. So it follows what is found: it is halved where
  * fewer than one page in eight is idle, and doubled where every other one is.
  *
- * A look costs time, so none is made unless somebody wants more victims than were found; looks take one part in
+ * A look costs time, so none is made unless somebody wants victims, and there is no stock of them; looks take one part in
  * NEOTIER_AGE_SHARE of the time, and what was not used of that is saved up, so that the first victims are found soon. Frames
  * where there was nothing to look at are looked at again in one pass of eight.
  *
@@ -34,6 +34,10 @@ extern "C" {
 #define NEOTIER_AGE_VICTIM_NS 10000U
 /* Of each age, found and not taken; of more, the last ones. A power of 2. */
 #define NEOTIER_AGE_FOUND 4096U
+/* So many times what is wanted now is looked for: hot pages come in waves, and the next would wait for a window. */
+#define NEOTIER_AGE_STOCK 4U
+/* After this they are victims no more, and after half of it at the earliest. */
+#define NEOTIER_AGE_KEPT_NS 250000000ULL
 #define NEOTIER_AGE_NOTHING_PASSES 8U
 #define NEOTIER_NO_FRAME (~(u32)0)
 
@@ -53,6 +57,7 @@ enum neotier_age {
 struct neotier_age_found {
 	u32 *frames;		/* NEOTIER_AGE_FOUND */
 	u32 first, nr;
+	u32 turned;		/* first of those that were found since the last turn */
 };
 
 /* All zero at first, but for what is said. */
@@ -103,8 +108,11 @@ static inline u32 neotier_ages_victims(const struct neotier_ages *ages)
 	return ages->idle.nr + ages->old.nr;
 }
 
-/* Those that are idle have been found too long ago: to be looked at anew. */
+/* None of them is a victim any more: to be looked at anew. */
 void neotier_ages_stale(struct neotier_ages *ages);
+
+/* Those that were found before the last turn are victims no more. */
+void neotier_ages_turn(struct neotier_ages *ages);
 
 /* Chooses a victim, and forgets it. Return: its frame; NEOTIER_NO_FRAME: there is none. */
 u32 neotier_ages_victim(struct neotier_ages *ages);
@@ -118,6 +126,7 @@ struct neotier_age_pace {
 	u64 left_ns;		/* of CPU time */
 	u64 owed_ns;		/* used beyond that */
 	u64 filled_ns;		/* when left_ns was right; 0: never */
+	u64 turned_ns;		/* the last turn of what was found */
 };
 
 /*

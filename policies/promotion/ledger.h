@@ -40,7 +40,7 @@ extern "C" {
 /* Of a horizon, in which promoted pages are counted. */
 #define NEOTIER_LEDGER_PARTS 16U
 /* Room for fewer pages costs as much: who can pay for no more waits. */
-#define NEOTIER_LEDGER_LEAST 256U
+#define NEOTIER_LEDGER_LEAST 16U
 /* So many bases are kept at most: an old win pays for no long harm. */
 #define NEOTIER_LEDGER_CAP 20U
 #define NEOTIER_LEDGER_BASE_MAX_NS 10000000000ULL
