@@ -430,6 +430,9 @@ void neotier_rules_free(void);
 
 /* policy.c */
 
+/* Pages that may be promoted until the policy decides again. */
+u64 neotier_policy_pages(const struct neotier_device *dev);
+
 /**
  * neotier_policy_step() - let the policy decide if it is time
  * @dev: device, counting

@@ -98,6 +98,12 @@ static u64 neotier_kswapd_ns(struct neotier_device *dev)
 	return now > before ? now - before : 0;
 }
 
+u64 neotier_policy_pages(const struct neotier_device *dev)
+{
+	return neotier_ledger_pages(&dev->hotlist.ledger,
+				    dev->exchange ? NEOTIER_LEDGER_LEAST_EXCHANGE : NEOTIER_LEDGER_LEAST_KSWAPD);
+}
+
 /* What has happened since the last decision. @span_ns: by the clock in use; @own_ns: by the kernel's. */
 static void neotier_policy_settle(struct neotier_device *dev, const struct neotier_snapshot *snapshot, u64 span_ns, u64 own_ns)
 {
@@ -231,7 +237,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	plan.threshold = clamp(plan.threshold, 1U, dev->caps.counter_max);
 	WRITE_ONCE(dev->conf.threshold, plan.threshold);
 	neotier_policy_settle(dev, &snapshot, span_ns, own_ns);
-	dev->promotion.left = min(plan.promote_max, neotier_ledger_pages(&dev->hotlist.ledger));
+	dev->promotion.left = min(plan.promote_max, neotier_policy_pages(dev));
 	dev->decided_ns = now_ns;
 	neotier_stat_add(dev, NEOTIER_STAT_DECISIONS, 1);
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));

@@ -55,7 +55,7 @@ static void neotier_drain(struct neotier_device *dev, u64 now)
 	int nr, i;
 
 	if (neotier_drain_begin(&dev->drain, now, epoch_ns, dev->caps.hotlist_size, dev->hotlist.confirmed,
-				neotier_ledger_pages(&dev->hotlist.ledger)))
+				neotier_policy_pages(dev)))
 		neotier_stat_add(dev, NEOTIER_STAT_DISCARDED, dev->source->discard(dev));
 	most = neotier_drain_most(&dev->drain, neotier_hotlist_waiting(dev));
 	if (!most)

@@ -179,6 +179,27 @@ TEST(Age, WhatWasFoundTooLongAgoIsFoundAgain) {
   EXPECT_EQ(node.victim(), 0u);
 }
 
+TEST(Age, WhatWasFoundBeforeTheLastTurnIsNoVictim) {
+  Node node(6);
+  node.pass({0, 1, 2, 3, 4, 5}, {2, 3, 4, 5});
+  neotier_ages_turn(&node.ages);
+  EXPECT_EQ(node.victim(), 0u) << "one turn is not enough";
+  node.pass({0, 1, 2, 3, 4, 5}, {0, 1, 4, 5});
+  neotier_ages_turn(&node.ages);
+  EXPECT_EQ(neotier_ages_victims(&node.ages), 2u);
+  EXPECT_EQ(node.victim(), 2u) << "1 was found before";
+  EXPECT_EQ(node.victim(), 3u);
+  // All of those of the turn have been taken.
+  node.pass({0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 5});
+  neotier_ages_turn(&node.ages);
+  EXPECT_EQ(node.victim(), 4u);
+  // The old ones as well.
+  node.pass({0, 1, 2, 3}, {0, 1, 2, 3});
+  EXPECT_EQ(neotier_ages_victims(&node.ages), 2u);
+  for (int i = 0; i < 2; ++i) neotier_ages_turn(&node.ages);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
 // 100 requests in 50 ms are one in half a ms.
 TEST(AgePace, TheShortestWindowIsEightRequestsLong) {
   EXPECT_EQ(neotier_age_window(50 * kMs, 100), 4 * kMs);
@@ -254,10 +275,27 @@ TEST(AgePace, AGroupWithoutPagesIsNotWaitedFor) {
 }
 
 TEST(AgePace, NobodyLooksWhereThereAreEnough) {
-  Pace p(4);
+  Pace p(4 * NEOTIER_AGE_STOCK);
   p.pass({}, {});
   EXPECT_EQ(p.next(kMs, 4), kNone);
   EXPECT_EQ(p.next(kMs, 5), kArm);
+}
+
+TEST(AgePace, VictimsAreKeptForAQuarterOfASecond) {
+  Pace p(8);
+  EXPECT_EQ(p.next(1000 * kMs, 0), kNone);
+  p.pass({}, {});
+  EXPECT_EQ(p.next(1124 * kMs, 0), kNone);
+  EXPECT_EQ(p.next(1126 * kMs, 0), kNone);
+  EXPECT_EQ(neotier_ages_victims(&p.ages), 8u);
+  EXPECT_EQ(p.next(1250 * kMs, 0), kNone);
+  EXPECT_EQ(neotier_ages_victims(&p.ages), 8u);
+  EXPECT_EQ(p.next(1252 * kMs, 0), kNone);
+  EXPECT_EQ(neotier_ages_victims(&p.ages), 0u);
+  p.pass({}, {});
+  EXPECT_EQ(neotier_ages_victims(&p.ages), 8u);
+  EXPECT_EQ(p.next(1503 * kMs, 0), kNone);
+  EXPECT_EQ(neotier_ages_victims(&p.ages), 0u) << "nobody was there to see the first turn";
 }
 
 TEST(AgePace, LooksTakeTheirShareAndWhatWasSavedUp) {

@@ -266,7 +266,7 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	return horizon;
 }
 
-u64 neotier_ledger_pages(const struct neotier_ledger *ledger)
+u64 neotier_ledger_pages(const struct neotier_ledger *ledger, u32 least)
 {
 	u64 pages;
 	s64 worth;
@@ -277,5 +277,5 @@ u64 neotier_ledger_pages(const struct neotier_ledger *ledger)
 		return 0;
 	worth = ledger->balance_ns + neotier_ledger_line(ledger);
 	pages = worth > 0 ? (u64)worth / ledger->exchange_ns : 0;
-	return pages < NEOTIER_LEDGER_LEAST ? 0 : pages;
+	return pages < least ? 0 : pages;
 }

@@ -39,8 +39,9 @@ extern "C" {
 #define NEOTIER_LEDGER_PROOF_NS 250000000ULL
 /* Of a horizon, in which promoted pages are counted. */
 #define NEOTIER_LEDGER_PARTS 16U
-/* Room for fewer pages costs as much: who can pay for no more waits. */
-#define NEOTIER_LEDGER_LEAST 16U
+/* Who can pay for no more pages waits. From kswapd room for fewer costs as much; one by one, a look still has its price. */
+#define NEOTIER_LEDGER_LEAST_KSWAPD 256U
+#define NEOTIER_LEDGER_LEAST_EXCHANGE 64U
 /* So many bases are kept at most: an old win pays for no long harm. */
 #define NEOTIER_LEDGER_CAP 20U
 #define NEOTIER_LEDGER_BASE_MAX_NS 10000000000ULL
@@ -132,8 +133,8 @@ bool neotier_ledger_choose(struct neotier_ledger *ledger, const struct neotier_l
  */
 bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_ledger_period *period);
 
-/* Pages that may be promoted until the next settlement, for which reports are worth reading; NEOTIER_NO_LIMIT. */
-u64 neotier_ledger_pages(const struct neotier_ledger *ledger);
+/* Pages that may be promoted until the next settlement, for which reports are worth reading: @least or more, or 0; NEOTIER_NO_LIMIT. */
+u64 neotier_ledger_pages(const struct neotier_ledger *ledger, u32 least);
 
 /* Whether it bounds anything: then reports have to be read in each epoch. */
 static inline bool neotier_ledger_bounds(const struct neotier_ledger *ledger)

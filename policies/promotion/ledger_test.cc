@@ -9,6 +9,7 @@
 
 namespace {
 
+constexpr uint32_t kLeast = NEOTIER_LEDGER_LEAST_KSWAPD;
 constexpr uint64_t kUs = 1000, kMs = 1000 * kUs, kEpoch = 50 * kMs;
 
 // A device whose epoch is as long as the time between two settlements, all of whose requests are reads and all of whose
@@ -58,7 +59,7 @@ struct Account {
 TEST(Ledger, TheBaseAndAShareOfTheTimeMayBeSpent) {
   Account a;
   a.ledger.steady_ns = NEOTIER_LEDGER_PROOF_NS;
-  EXPECT_EQ(neotier_ledger_pages(&a.ledger), 10 * kMs / (20 * kUs)) << "at 20 us until a move was measured";
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 10 * kMs / (20 * kUs)) << "at 20 us until a move was measured";
   EXPECT_EQ(a.settle(), 250) << "half a percent of 50 ms";
   a.period.looking_ns = 400 * kUs;
   EXPECT_EQ(a.settle(), 250 - 400);
@@ -73,13 +74,13 @@ TEST(Ledger, NothingMovesUntilHeatHasLasted) {
   for (int i = 0; i < 4; ++i) {
     a.report(control, 100);
     a.settle();
-    EXPECT_EQ(neotier_ledger_pages(&a.ledger), 0u) << i;
+    EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u) << i;
   }
   a.report(control, 100);
   a.settle();
-  EXPECT_GT(neotier_ledger_pages(&a.ledger), 0u) << "a quarter of a second";
+  EXPECT_GT(neotier_ledger_pages(&a.ledger, kLeast), 0u) << "a quarter of a second";
   for (int i = 0; i < 10; ++i) a.settle();
-  EXPECT_EQ(neotier_ledger_pages(&a.ledger), 0u) << "it is over";
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u) << "it is over";
 }
 
 TEST(Ledger, AMoveAndItsRoomAreMeasured) {
@@ -225,11 +226,11 @@ TEST(Ledger, WhatHasLastedIsExpectedToLast) {
     a.settle();
   }
   a.ledger.steady_ns = NEOTIER_LEDGER_PROOF_NS;
-  const uint64_t early = neotier_ledger_pages(&a.ledger), balance = static_cast<uint64_t>(a.ledger.balance_ns);
+  const uint64_t early = neotier_ledger_pages(&a.ledger, kLeast), balance = static_cast<uint64_t>(a.ledger.balance_ns);
   EXPECT_GT(early * a.ledger.exchange_ns, balance) << "more than what was won so far";
   for (int i = 0; i < 4; ++i) a.settle();
   for (int i = 0; i < 4; ++i) a.settle();
-  EXPECT_LE(neotier_ledger_pages(&a.ledger) * a.ledger.exchange_ns, static_cast<uint64_t>(a.ledger.balance_ns))
+  EXPECT_LE(neotier_ledger_pages(&a.ledger, kLeast) * a.ledger.exchange_ns, static_cast<uint64_t>(a.ledger.balance_ns))
       << "the controls are cold: nothing lasts";
 }
 
@@ -238,7 +239,7 @@ TEST(Ledger, WithNothingLeftLookingStopsUntilAQuarterOfTheBaseIsThere) {
   a.promote(600);
   a.settle();
   EXPECT_TRUE(neotier_ledger_stopped(&a.ledger));
-  EXPECT_EQ(neotier_ledger_pages(&a.ledger), 0u);
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u);
   int passed = 0;
   while (neotier_ledger_stopped(&a.ledger) && passed < 1000) {
     a.settle();
@@ -278,7 +279,7 @@ TEST(Ledger, WithoutABoundThereAreNoControlsAndNoLimit) {
   }
   a.promote(100000);
   a.settle();
-  EXPECT_EQ(neotier_ledger_pages(&a.ledger), NEOTIER_NO_LIMIT);
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), NEOTIER_NO_LIMIT);
   EXPECT_FALSE(neotier_ledger_stopped(&a.ledger));
   EXPECT_EQ(a.ledger.spent_ns, 100000 * 20 * kUs) << "but it is said what it has cost";
 }

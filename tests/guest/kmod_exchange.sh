@@ -120,7 +120,7 @@ before=$(stat room_holds)
 content_until "above room_holds $((before + 200))" node="$node" mb=16 cold="$(full)" sleep filler=use
 status=$?
 # A reader whose CPU the host did not let run for a tenth of a second seems to rest.
-[ $status -eq 0 ] && [ "$(field "$line" gone)" -lt 1000 ] && ok "memory in use stays" || not_ok "memory in use stays" "$line kept_in_use=$(stat kept_in_use)"
+[ $status -eq 0 ] && [ "$(field "$line" gone)" -lt 1000 ] && ok "memory in use stays" || not_ok "memory in use stays" "$line"
 
 before=$(stat regrets)
 line=$($content mb=16 cold="$(full)" seconds=$((200 * NEOTIER_SLOW)) stop=3900 sleep turn)

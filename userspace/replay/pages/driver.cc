@@ -167,7 +167,8 @@ void Driver::decide(uint64_t now) {
   law_->decide(policy_state_, &s, &plan);
   counts_.threshold = std::clamp(plan.threshold, 1u, Tracker::kCounterMax);
   settle((memory_.now_ps() - settled_ps_) / 1000, state);
-  promotion_.left = std::min<uint64_t>(plan.promote_max, neotier_ledger_pages(&hotlist_.ledger));
+  promotion_.left =
+      std::min<uint64_t>(plan.promote_max, neotier_ledger_pages(&hotlist_.ledger, NEOTIER_LEDGER_LEAST_KSWAPD));
   tracker_->set_threshold(static_cast<uint32_t>(counts_.threshold));
   ++counts_.decisions;
   counts_.epochs = state.epochs;
@@ -207,7 +208,7 @@ void Driver::drain(uint64_t now) {
   const uint64_t epoch_ns = params_.epoch_us * kUs;
   pass_requests();
   if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing, hotlist_.confirmed,
-                          neotier_ledger_pages(&hotlist_.ledger)))
+                          neotier_ledger_pages(&hotlist_.ledger, NEOTIER_LEDGER_LEAST_KSWAPD)))
     counts_.discarded += tracker_->discard();
   const uint32_t most = neotier_drain_most(&drain_, hotlist_.waiting.nr);
   if (most == 0) return;
