@@ -34,7 +34,7 @@ check "a word that is none is refused" eval "! echo swap > $sys/room"
 knob room exchange
 [ "$(cat $sys/room)" = "kswapd [exchange]" ] && ok "room=exchange" || not_ok "room=exchange" "$(cat $sys/room)"
 
-line=$($content mb=16 seconds=$((100 * NEOTIER_SLOW)) stop=3900 want=3900)
+line=$($content mb=16 seconds=100000 stop=3900 want=3900)
 status=$?
 [ $status -eq 0 ] && [ "$(stat age_looks)" = 0 ] && [ "$(stat demoted)" = 0 ] && ok "with room nobody looks, and nobody makes room" ||
 	not_ok "with room nobody looks, and nobody makes room" "$line age_looks=$(stat age_looks) demoted=$(stat demoted)"
@@ -42,7 +42,7 @@ status=$?
 before=$(stat promoted)
 kernel="$(vmstat pgmigrate_success) $(vmstat pgpromote_success) $(vmstat pgdemote_kswapd)"
 demoted=$(stat demoted)
-line=$($content mb=16 cold="$(full)" seconds=$((200 * NEOTIER_SLOW)) stop=3900 want=3900 sleep)
+line=$($content mb=16 cold="$(full)" seconds=100000 stop=3900 want=3900 sleep)
 status=$?
 up=$(($(stat promoted) - before))
 down=$(($(stat demoted) - demoted))
@@ -105,7 +105,7 @@ knob exclude_ranges "0-0xffffffff"
 keeps "cold memory in an excluded range stays" kept_excluded_range
 knob exclude_ranges ""
 knob include_ranges "$NEOTIER_BASE-$((NEOTIER_BASE + NEOTIER_SIZE - 1))"
-line=$($content mb=16 cold="$(full)" seconds=$((100 * NEOTIER_SLOW)) stop=3900 want=3900 sleep)
+line=$($content mb=16 cold="$(full)" seconds=100000 stop=3900 want=3900 sleep)
 status=$?
 [ $status -eq 0 ] && ok "what is included to be promoted needs no leave for others to make room" ||
 	not_ok "what is included to be promoted needs no leave for others to make room" "$line"
@@ -123,7 +123,7 @@ status=$?
 [ $status -eq 0 ] && [ "$(field "$line" gone)" -lt 1000 ] && ok "memory in use stays" || not_ok "memory in use stays" "$line"
 
 before=$(stat regrets)
-line=$($content mb=16 cold="$(full)" seconds=$((200 * NEOTIER_SLOW)) stop=3900 sleep turn)
+line=$($content mb=16 cold="$(full)" seconds=100000 stop=3900 sleep turn)
 status=$?
 [ $status -eq 0 ] && [ "$(stat regrets)" -gt $((before + 1000)) ] && ok "what went down and turns out hot is a regret, and comes back" ||
 	not_ok "what went down and turns out hot is a regret, and comes back" "$line regrets $before -> $(stat regrets)"

@@ -28,7 +28,7 @@ goes() {
 	shift 2
 	before=$(stat promoted_huge)
 	knob enabled 0
-	line=$($content mb=$((pages / 256)) seconds=$((100 * NEOTIER_SLOW)) stop="$pages" want="$pages" enable "$@")
+	line=$($content mb=$((pages / 256)) seconds=100000 stop="$pages" want="$pages" enable "$@")
 	status=$?
 	huge=$(($(stat promoted_huge) - before))
 	[ $status -eq 0 ] && [ "$(field "$line" huge)" = "$pages" ] && [ $huge = $((pages / 512)) ] && ok "$name" ||
@@ -114,7 +114,7 @@ splits=$(vmstat thp_split_page)
 if [ -w $demotion ] && [ "$(find /sys/devices/virtual/memory_tiering -name 'memory_tier[0-9]*' | wc -l)" -ge 2 ]; then
 	echo 1 > $demotion
 	before=$(stat promoted_huge)
-	line=$($content mb=64 cold=$(($(node_free_mb) + 8)) seconds=$((200 * NEOTIER_SLOW)) stop=4096 want=4096)
+	line=$($content mb=64 cold=$(($(node_free_mb) + 8)) seconds=100000 stop=4096 want=4096)
 	status=$?
 	echo "# $line promoted_huge=$(($(stat promoted_huge) - before)) room_waits=$(stat room_waits) demoted=$(vmstat pgdemote_kswapd)"
 	[ $status -eq 0 ] && [ "$(stat promoted_huge)" -gt "$before" ] && ok "a full node: they come as kswapd makes room" ||

@@ -66,7 +66,7 @@ knob enabled 1
 before=$(stat promoted)
 kernel_before="$(vmstat pgmigrate_success) $(vmstat pgpromote_success)"
 ns=$(stat promote_ns)
-line=$($content mb=16 seconds=$((180 * NEOTIER_SLOW)) stop=3900 want=3900)
+line=$($content mb=16 seconds=100000 stop=3900 want=3900)
 status=$?
 echo "# $line"
 moved=$(($(stat promoted) - before))
@@ -147,7 +147,7 @@ else
 	echo 1 > $tracing/events/kmem/mm_page_alloc/enable
 	reserved=$(stat reserved)
 	# kmod_device needs no accesses to know what is hot, so that all the time is the module's and kswapd's.
-	line=$($content mb=64 cold=$free seconds=$((600 * NEOTIER_SLOW)) stop=15800 sleep want=15800)
+	line=$($content mb=64 cold=$free seconds=100000 stop=15800 sleep want=15800)
 	status=$?
 	moved=$(($(stat promoted) - before))
 	ms=$(field "$line" ms)

@@ -46,7 +46,7 @@ moves() {
 	local name=$1 line status
 	shift
 	knob enabled 0
-	line=$(sh -c "$PREPARE; exec $content mb=8 seconds=300 stop=1900 want=1900 sleep enable $*" 2>&1)
+	line=$(sh -c "$PREPARE; exec $content mb=8 seconds=100000 stop=1900 want=1900 sleep enable $*" 2>&1)
 	status=$?
 	[ $status -eq 0 ] && ok "$name" || not_ok "$name" "$line"
 }

@@ -31,7 +31,7 @@ echo 1 > $tracing/events/migrate/remove_migration_pte/enable
 echo 1 > $tracing/events/workqueue/workqueue_queue_work/enable
 echo 4096 > $tracing/buffer_size_kb
 echo > $tracing/trace
-line=$($content mb=4 seconds=600 threads=4 stop=950 want=950 enable)
+line=$($content mb=4 seconds=100000 threads=4 stop=950 want=950 enable)
 status=$?
 moved=$(($(stat promoted) - before))
 for event in migrate/set_migration_pte migrate/remove_migration_pte workqueue/workqueue_queue_work; do echo 0 > $tracing/events/$event/enable; done
