@@ -174,19 +174,20 @@ static u32 neotier_age_group(struct neotier_age_walk *walk, u32 first, u32 end)
 	return frame;
 }
 
-/* All of the group that was armed. */
-static void neotier_age_check(struct neotier_age_walk *walk)
+/* From frame @first on, up to @end or so many groups. Return: where it ended. */
+static u32 neotier_age_groups(struct neotier_age_walk *walk, u32 first, u32 end, u32 most)
 {
-	struct neotier_age_pace *pace = &walk->exchange->pace;
-	u32 frame = pace->first;
+	unsigned int entries = 0;
+	u32 frame = first, nr;
 
-	while (frame < pace->end) {
-		unsigned int entries = walk->entries;
-
+	for (nr = 0; frame < end && nr < most; nr++) {
 		walk->entries = 0;
-		frame = neotier_age_group(walk, frame, pace->end);
-		walk->entries += entries;
+		frame = neotier_age_group(walk, frame, end);
+		entries += walk->entries;
+		cond_resched();
 	}
+	walk->entries = entries;
+	return frame;
 }
 
 void neotier_exchange_step(struct neotier_device *dev, u64 now_ns)
@@ -207,9 +208,9 @@ void neotier_exchange_step(struct neotier_device *dev, u64 now_ns)
 	if (walk.look != NEOTIER_AGE_LOOK_NONE) {
 		found = x->ages.found;
 		if (walk.look == NEOTIER_AGE_LOOK_ARM)
-			end = neotier_age_group(&walk, x->pace.first, x->ages.nr);
+			end = neotier_age_groups(&walk, x->pace.first, x->ages.nr, x->pace.groups);
 		else
-			neotier_age_check(&walk);
+			neotier_age_groups(&walk, x->pace.first, x->pace.end, U32_MAX);
 		end_ns = ktime_get_ns();
 		neotier_age_done(&x->pace, &x->ages, walk.look, end, end_ns, end_ns - now_ns);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_PASSES, walk.look == NEOTIER_AGE_LOOK_ARM && end == x->ages.nr);

@@ -246,6 +246,7 @@ void neotier_huge_returns_count(struct neotier_device *dev, struct page *page)
 
 void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr)
 {
+	u64 now = ktime_get_ns(), soon = READ_ONCE(neotier_knobs.payback_ms) * (u64)NSEC_PER_MSEC;
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
@@ -253,7 +254,7 @@ void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot 
 
 		if (neotier_ping_pong_check(&dev->ping_pong, neotier_identity_of(page)))
 			neotier_stat_add(dev, NEOTIER_STAT_PING_PONG, 1);
-		if (dev->exchange && neotier_ping_pong_check(&dev->regrets, neotier_identity_of(page)))
+		if (dev->exchange && neotier_ping_pong_age(&dev->regrets, neotier_identity_of(page), now) < soon)
 			neotier_stat_add(dev, NEOTIER_STAT_REGRETS, 1);
 	}
 }

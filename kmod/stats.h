@@ -27,7 +27,7 @@
 	X(DEMOTED,         demoted,         "pages moved from the target node to make room: with room=exchange; what kswapd demotes is not in it") \
 	X(DEMOTE_FAILED,   demote_failed,   "victims tried and not moved: the sum of kept_*") \
 	X(DEMOTE_NS,       demote_ns,       "time spent on victims, nanoseconds, by the clock in use: with what other tasks took") \
-	X(REGRETS,         regrets,         "reports of pages that had been demoted to make room") \
+	X(REGRETS,         regrets,         "reports of pages that had been demoted to make room, less than payback_ms before") \
 	X(SPENT_NS,        spent_ns,        "time of this driver's threads, and of kswapd when it made room for them, nanoseconds, by the clock in use") \
 	X(WON_NS,          won_ns,          "time that promoted pages have saved, nanoseconds, estimated by those left as controls") \
 	X(REGRET_NS,       regret_ns,       "time that demoted pages have cost, nanoseconds, by their reports") \

@@ -428,6 +428,13 @@ TEST(Payback, RegretsRaiseThePriceAsReturnsDo) {
   EXPECT_EQ(p.decide(s).threshold, 100u);
   s.regrets = 11;
   EXPECT_EQ(p.decide(s).threshold, 125u);
+  // Of pages that came back the regrets are those that did so too soon, where each promotion demoted one.
+  Instance one_for_one(neotier_policy_payback, a_second());
+  s.demoted = s.promoted;
+  s.demote_ns = s.promote_ns;
+  s.regrets = 10;
+  s.ping_pong = 80;
+  EXPECT_EQ(one_for_one.decide(s).threshold, 100u);
 }
 
 TEST(Payback, PagesThatComeBackRaiseThePriceUntilTheyStop) {

@@ -167,6 +167,8 @@ static void neotier_age_turn(struct neotier_age_pace *pace, struct neotier_ages 
 enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
 				       u64 now_ns)
 {
+	u64 lacking;
+
 	neotier_age_fill(pace, now_ns);
 	neotier_age_turn(pace, ages, now_ns);
 	/* What is armed is checked whoever wants victims by then: else arming it was for nothing. */
@@ -179,6 +181,8 @@ enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neo
 		pace->end = 0;
 	}
 	pace->first = pace->end;
+	lacking = NEOTIER_AGE_STOCK * (u64)wanted - neotier_ages_victims(ages);
+	pace->groups = pace->yield ? (u32)neotier_clamp_u64(lacking / pace->yield, 1, NEOTIER_AGE_GROUPS) : 1;
 	pace->window_ns = neotier_clamp_u64(pace->window_ns ? pace->window_ns : WINDOW_FIRST * least_ns, least_ns, WINDOW_MAX_NS);
 	pace->armed = ages->armed;
 	pace->found = ages->found;
@@ -190,6 +194,7 @@ static void neotier_age_adapt(struct neotier_age_pace *pace, const struct neotie
 {
 	u64 armed = ages->armed - pace->armed, found = ages->found - pace->found;
 
+	pace->yield = (u32)(found / (pace->groups ? pace->groups : 1));
 	if (found * 8 < armed)
 		pace->window_ns /= 2;
 	else if (found * 2 > armed)

@@ -35,7 +35,9 @@ extern "C" {
 /* Of each age, found and not taken; of more, the last ones. A power of 2. */
 #define NEOTIER_AGE_FOUND 4096U
 /* So many times what is wanted now is looked for: hot pages come in waves, and the next would wait for a window. */
-#define NEOTIER_AGE_STOCK 4U
+#define NEOTIER_AGE_STOCK 2U
+/* Groups of a look at most. */
+#define NEOTIER_AGE_GROUPS 16U
 /* After this they are victims no more, and after half of it at the earliest. */
 #define NEOTIER_AGE_KEPT_NS 250000000ULL
 #define NEOTIER_AGE_NOTHING_PASSES 8U
@@ -119,7 +121,9 @@ u32 neotier_ages_victim(struct neotier_ages *ages);
 
 /* When to look at what. All zero at first. */
 struct neotier_age_pace {
-	u32 first, end;		/* the group: frames that a look starts from */
+	u32 first, end;		/* what is looked at: frames that a look starts from */
+	u32 groups;		/* of how many groups it is, 1 .. NEOTIER_AGE_GROUPS; less at the node's end */
+	u32 yield;		/* victims that a group brought of late; 0: none */
 	u64 armed_ns;		/* when it was armed; 0: it is checked, or there is none */
 	u64 window_ns;		/* from arming to the check */
 	u64 armed, found;	/* as of the ages, before the group */

@@ -266,6 +266,24 @@ TEST(AgePace, TheWindowFollowsWhatIsFound) {
   EXPECT_EQ(p.pace.window_ns, kMs) << "and no shorter than the shortest";
 }
 
+TEST(AgePace, ALookIsAsLongAsWhatIsLackingAsksFor) {
+  Pace p(10'000);
+  auto groups = [&, now = kMs](u32 wanted, u32 end, u32 share) mutable {
+    EXPECT_EQ(p.next(now += 2000 * kMs, wanted), kArm);
+    const u32 asked = p.pace.groups;
+    p.arm(end, now);
+    p.check(now, share);
+    return asked;
+  };
+  EXPECT_EQ(groups(100, 80, 4), 1u) << "nothing is known yet";
+  // All that was found is too old by the next look.
+  EXPECT_EQ(groups(100, 200, 4), NEOTIER_AGE_STOCK * 100 / 20);
+  EXPECT_EQ(p.pace.yield, 3u) << "30, by all of the groups that were asked for";
+  EXPECT_EQ(groups(1'000'000, 300, 1000), NEOTIER_AGE_GROUPS);
+  EXPECT_EQ(groups(1'000'000, 400, 4), 1u) << "where nothing is found looks stay short";
+  EXPECT_EQ(groups(1, 500, 4), 1u);
+}
+
 TEST(AgePace, AGroupWithoutPagesIsNotWaitedFor) {
   Pace p(100);
   ASSERT_EQ(p.next(kMs), kArm);

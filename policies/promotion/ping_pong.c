@@ -65,12 +65,17 @@ void neotier_ping_pong_note(struct neotier_ping_pong *table, u64 identity, u64 n
 	entry->when = now;
 }
 
-bool neotier_ping_pong_check(struct neotier_ping_pong *table, u64 identity)
+u64 neotier_ping_pong_age(struct neotier_ping_pong *table, u64 identity, u64 now_ns)
 {
 	struct neotier_ping_pong_entry *entry = neotier_ping_pong_find(table, identity);
 
 	if (!entry)
-		return false;
+		return NEOTIER_NEVER;
 	entry->signature = 0;
-	return true;
+	return (u64)((u32)(now_ns >> 20) - entry->when) << 20;
+}
+
+bool neotier_ping_pong_check(struct neotier_ping_pong *table, u64 identity)
+{
+	return neotier_ping_pong_age(table, identity, 0) != NEOTIER_NEVER;
 }

@@ -36,6 +36,19 @@ u64 neotier_page_identity(u64 mapping, u64 index);
 /* Remember a page that is promoted. */
 void neotier_ping_pong_note(struct neotier_ping_pong *table, u64 identity, u64 now_ns);
 
+/* Of a page that was not noted. */
+#define NEOTIER_NEVER (~(u64)0)
+
+/**
+ * neotier_ping_pong_age() - how long ago a page was noted
+ * @table: table
+ * @identity: of the page
+ * @now_ns: now
+ *
+ * Return: ns, to the millisecond; NEOTIER_NEVER: it is not there. The page is forgotten.
+ */
+u64 neotier_ping_pong_age(struct neotier_ping_pong *table, u64 identity, u64 now_ns);
+
 /**
  * neotier_ping_pong_check() - whether a page on the slow node has been promoted before: it has been demoted since
  * @table: table

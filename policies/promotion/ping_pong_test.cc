@@ -37,6 +37,18 @@ TEST(PingPong, EachReturnCountsOnce) {
   EXPECT_FALSE(neotier_ping_pong_check(&t.table, page));
 }
 
+TEST(PingPong, HowLongAgoItWasNoted) {
+  Table t(10);
+  const uint64_t page = neotier_page_identity(1, 7);
+  EXPECT_EQ(neotier_ping_pong_age(&t.table, page, 5 * kMs), NEOTIER_NEVER);
+  neotier_ping_pong_note(&t.table, page, uint64_t{3} << 20);
+  EXPECT_EQ(neotier_ping_pong_age(&t.table, page, uint64_t{10} << 20), uint64_t{7} << 20);
+  EXPECT_EQ(neotier_ping_pong_age(&t.table, page, uint64_t{10} << 20), NEOTIER_NEVER) << "forgotten";
+  // The clock of entries wraps.
+  neotier_ping_pong_note(&t.table, page, (uint64_t{1} << 52) - 1);
+  EXPECT_EQ(neotier_ping_pong_age(&t.table, page, (uint64_t{1} << 52) + (uint64_t{1} << 20)), uint64_t{2} << 20);
+}
+
 TEST(PingPong, NotedTwiceIsOneEntry) {
   Table t(10);
   const uint64_t page = neotier_page_identity(1, 7);
