@@ -499,7 +499,7 @@ struct page *neotier_room_take_slow(const struct neotier_device *dev);
  */
 bool neotier_room_huge(const struct neotier_device *dev);
 
-/* Wake the target node's kswapd, which makes room in one piece. */
+/* Wake the target node's kswapd, which makes room in one piece; in exchange nobody is woken. */
 void neotier_room_make_huge(const struct neotier_device *dev);
 
 /**

@@ -136,8 +136,11 @@ bool neotier_room_huge(const struct neotier_device *dev)
 
 void neotier_room_make_huge(const struct neotier_device *dev)
 {
-	struct page *page = alloc_pages_node(dev->target_nid, NEOTIER_HUGE_GFP | __GFP_KSWAPD_RECLAIM, NEOTIER_HUGE_ORDER);
+	struct page *page;
 
+	if (dev->exchange)
+		return;
+	page = alloc_pages_node(dev->target_nid, NEOTIER_HUGE_GFP | __GFP_KSWAPD_RECLAIM, NEOTIER_HUGE_ORDER);
 	if (page)
 		__free_pages(page, NEOTIER_HUGE_ORDER);
 }

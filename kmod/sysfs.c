@@ -18,6 +18,7 @@
 struct neotier_knobs neotier_knobs = {
 	.enabled = 1,
 	.quota_mb_per_s = 1024,
+	.room = NEOTIER_ROOM_EXCHANGE,
 	.period_us = 5000,
 	.decide_interval_ms = 100,
 	.reserve_pages = 1024,

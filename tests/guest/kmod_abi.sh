@@ -95,7 +95,7 @@ done
 echo "$first" > $sys/policy
 if echo nonsense 2>/dev/null > $sys/policy; then not_ok "policy: refuses 'nonsense'"; else ok "policy: refuses 'nonsense'"; fi
 
-for room in exchange kswapd; do
+for room in kswapd exchange; do
 	echo $room > $sys/room
 	grep -q "\[$room\]" $sys/room && ok "room: takes $room" || not_ok "room: takes $room"
 done

@@ -113,6 +113,7 @@ kills=$(vmstat oom_kill)
 splits=$(vmstat thp_split_page)
 if [ -w $demotion ] && [ "$(find /sys/devices/virtual/memory_tiering -name 'memory_tier[0-9]*' | wc -l)" -ge 2 ]; then
 	echo 1 > $demotion
+	knob room kswapd
 	before=$(stat promoted_huge)
 	line=$($content mb=64 cold=$(($(node_free_mb) + 8)) seconds=100000 stop=4096 want=4096)
 	status=$?

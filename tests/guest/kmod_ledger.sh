@@ -58,6 +58,7 @@ status=$?
 # The cold memory that kswapd demotes to make room is what turns hot.
 if [ -w /sys/kernel/mm/numa/demotion_enabled ] && grep -q remove_migration_pte /sys/kernel/tracing/available_events; then
 	echo 1 > /sys/kernel/mm/numa/demotion_enabled
+	knob room kswapd
 	knob saved_ns 100
 	before=$(stat regret_ns)
 	demoted=$(vmstat pgdemote_kswapd)

@@ -131,6 +131,7 @@ elif [ "$NEOTIER_FAKE" != 1 ]; then
 	skip "64 MiB promoted into a full node" "needs kmod_device: emulated, a program is too slow to keep 64 MiB hot"
 else
 	echo 1 > $demotion
+	knob room kswapd
 	demotions() { awk '/pgdemote_kswapd/ { print $2 }' /proc/vmstat; }
 	node_free_kb() { awk '/MemFree/ { print $4 }' /sys/devices/system/node/node0/meminfo; }
 	# Before free memory is looked at: the trace's is of that.
@@ -183,6 +184,7 @@ else
 	[ "$(demotions)" = "$before" ] && above room_holds $((holds + 50)) && ok "16 hot pages are not worth waking kswapd" ||
 		not_ok "16 hot pages are not worth waking kswapd" "demoted $before -> $(demotions), room_holds $holds -> $(stat room_holds), $line"
 	knob headroom_pages 0
+	knob room exchange
 fi
 
 for name in "$sys"/stats/*; do

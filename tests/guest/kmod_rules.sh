@@ -121,6 +121,7 @@ stays "where others are included, a range keeps its pages" skipped_excluded_rang
 knob include_ranges ""
 
 # Observe only, on a target node without room: kswapd sleeps on, and nothing is taken for a reserve.
+knob room kswapd
 knob dry_run 1
 knob enabled 0
 knob headroom_pages 1000000
@@ -138,6 +139,7 @@ status=$?
 	not_ok "dry_run wakes no kswapd and takes no reserve" "room_waits $waits -> $(value room_waits) reserved $reserved -> $(value reserved)"
 knob headroom_pages 0
 knob dry_run 0
+knob room exchange
 
 for name in "$sys"/stats/*; do
 	name=${name##*/}

@@ -57,25 +57,15 @@ constexpr std::array<Policy, 12> kPolicies = {{
     {.name = "pebs",
      .text = "one in 199 LLC misses sampled, MEMTIS's histogram decides; promoted by neotier.ko, kernel demotion",
      .module = true,
-     .demotion = true,
-     .tuned_reclaim = true,
      .source = "pebs"},
     {.name = "ptescan",
      .text = "page table Accessed bits, scanned at an interval; promoted by neotier.ko, kernel demotion",
      .module = true,
-     .demotion = true,
-     .tuned_reclaim = true,
      .source = "ptescan"},
-    {.name = "neotier",
-     .text = "NeoProf and neotier.ko, kernel demotion",
-     .module = true,
-     .demotion = true,
-     .tuned_reclaim = true},
+    {.name = "neotier", .text = "NeoProf and neotier.ko, as shipped on a stock kernel", .module = true},
     {.name = "placebo",
-     .text = "the same without its moves (dry_run): what settings, driver and device do by themselves",
+     .text = "the same without its moves (dry_run): what driver and device do by themselves",
      .module = true,
-     .demotion = true,
-     .tuned_reclaim = true,
      .dry_run = true},
     {.name = "ideal", .text = "reference: `none` with the marked hot set charged DRAM latency", .ideal = true},
 }};
@@ -201,11 +191,19 @@ void add_watermarks(std::vector<std::string>& lines, const Policy& policy, const
   if (policy.tuned_reclaim) lines.push_back(sysctl_setting(std::string(kTieringBoost)));
 }
 
-// Where the module makes room itself, the kernel demotes nothing.
-Policy with_knobs(Policy policy, const std::vector<std::string>& knobs) {
+// The module makes room itself, and needs no setting for that. Pages that another source names are for kswapd to make
+// room for: without the device nobody sees what an exchange costs.
+constexpr std::string_view kRoomByKswapd = "room=kswapd";
+
+std::string_view room_of(const Policy& policy, const std::vector<std::string>& knobs) {
   const auto last =
       std::find_if(knobs.rbegin(), knobs.rend(), [](const auto& knob) { return knob.starts_with("room="); });
-  if (policy.module && last != knobs.rend() && *last == "room=exchange") policy.demotion = false;
+  if (last != knobs.rend()) return *last;
+  return policy.source.empty() ? "room=exchange" : kRoomByKswapd;
+}
+
+Policy with_knobs(Policy policy, const std::vector<std::string>& knobs) {
+  if (policy.module) policy.demotion = policy.tuned_reclaim = room_of(policy, knobs) == kRoomByKswapd;
   return policy;
 }
 
@@ -264,6 +262,7 @@ std::vector<std::string> policy_settings(const Policy& chosen, const PolicyMachi
     };
     late("reserve_pages", memory.reserve_pages);
     late("batch", memory.batch);
+    if (policy.demotion) lines.push_back("late /sys/kernel/neotier/room kswapd");
     if (policy.dry_run) late("dry_run", 1);
     // Each page that such a source names has already been found hot: it is reported at once and needs no confirmation.
     if (!policy.source.empty()) {

@@ -115,12 +115,17 @@ TEST(Policy, SettingsAreWhatTheNameSays) {
   EXPECT_FALSE(has(none, "quota"));
   const auto ours = policy_settings(find_policy("neotier"), machine, {"quota_mb_per_s=5"});
   EXPECT_TRUE(has(ours, "numa_balancing 0"));
-  EXPECT_TRUE(has(ours, "demotion_enabled 1"));
+  EXPECT_TRUE(has(ours, "demotion_enabled 0"));
   EXPECT_TRUE(has(ours, "late /sys/kernel/neotier/quota_mb_per_s 5"));
   EXPECT_EQ(kernel_arguments(Thp::kAlways), "transparent_hugepage=always");
-  EXPECT_TRUE(has(ours, "numa/demotion_enabled 1"));
+  EXPECT_FALSE(has(ours, "neotier/room"));
+  EXPECT_FALSE(has(ours, "watermark_boost_factor"));
+  const auto kswapd = policy_settings(find_policy("neotier"), machine, {"room=exchange", "room=kswapd"});
+  EXPECT_TRUE(has(kswapd, "numa/demotion_enabled 1"));
+  EXPECT_TRUE(has(kswapd, "watermark_boost_factor"));
   EXPECT_TRUE(has(policy_settings(find_policy("neotier"), machine, {"room=kswapd", "room=exchange"}),
                   "numa/demotion_enabled 0"));
+  EXPECT_TRUE(has(policy_settings(find_policy("pebs"), machine, {}), "numa/demotion_enabled 1"));
   const auto stock = policy_settings(find_policy("numab"), machine, {});
   EXPECT_TRUE(has(stock, "numa_balancing 2"));
   EXPECT_FALSE(has(stock, "scan_period"));
