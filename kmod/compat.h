@@ -171,6 +171,13 @@ static inline int neotier_claim(unsigned long pfn, unsigned long nr)
 #endif
 }
 
+/* With these an allocation of one page, which the caller has made sure of, goes by the watermarks as set, without their boost. */
+#ifdef __GFP_ATOMIC
+#define NEOTIER_GFP_PAST_BOOST (__GFP_HIGH | __GFP_ATOMIC)
+#else
+#define NEOTIER_GFP_PAST_BOOST __GFP_HIGH
+#endif
+
 /* An entry that others change meanwhile, in one piece. */
 static inline pmd_t neotier_pmd_read(pmd_t *pmd)
 {

@@ -3,8 +3,8 @@
  * Free memory on the target node for pages to be promoted: the kernel's side of promotion/room.h, which decides.
  *
  * The reserve's pages are on no list from which the kernel could move them, so they do not come from memory that is
- * promised to be movable (ZONE_MOVABLE, CMA, movable page blocks), and they are marked as pages that are let go when their
- * memory goes offline, which the memory notifier does.
+ * promised to be movable (ZONE_MOVABLE, and but for exchange CMA and movable page blocks), and they are marked as pages that
+ * are let go when their memory goes offline, which the memory notifier does.
  */
 #include <linux/atomic.h>
 #include <linux/gfp.h>
@@ -14,6 +14,7 @@
 #include <linux/mm.h>
 #include <linux/mmzone.h>
 #include <linux/vmstat.h>
+#include "compat.h"
 #include "neotier.h"
 
 /*
@@ -22,14 +23,26 @@
  */
 #define NEOTIER_GFP ((GFP_HIGHUSER_MOVABLE & ~__GFP_RECLAIM) | __GFP_KSWAPD_RECLAIM | \
 		     __GFP_THISNODE | __GFP_NOMEMALLOC | __GFP_NOWARN)
+/*
+ * A page for one that a victim has left, or is about to. The kernel raises a zone's watermarks by a share of it after it had to
+ * mix kinds of pages in a block, and lowers them again when kswapd has freed so much; where it cannot, they stay. An exchange
+ * takes nothing that was free, so it goes by the watermarks as they are set. Invariant: never below where promotion stops.
+ */
+#define NEOTIER_EXCHANGE_GFP ((NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM) | NEOTIER_GFP_PAST_BOOST)
 /* As a long-term pin allocates, which takes no memory that has to stay movable; and without reclaim. */
 #define NEOTIER_HUGE_GFP ((GFP_TRANSHUGE_LIGHT & ~__GFP_MOVABLE) | __GFP_THISNODE)
 #define NEOTIER_RESERVE_GFP (NEOTIER_GFP & ~(__GFP_MOVABLE | __GFP_KSWAPD_RECLAIM))
+/*
+ * In exchange it holds what victims have just left, for a moment, on a node where no page block has anything else free: to ask
+ * for unmovable memory there would change the kind of a block each time, and that raises the watermarks and wakes kswapd
+ * (boost_watermark()). Memory that is promised to be movable as a zone is left alone here too.
+ */
+#define NEOTIER_EXCHANGE_RESERVE_GFP (NEOTIER_EXCHANGE_GFP & ~__GFP_HIGHMEM)
 
 /* In the reserves of all devices: not taken by programs. */
 static atomic_long_t neotier_reserved = ATOMIC_LONG_INIT(0);
 
-static struct neotier_levels neotier_node_levels(int nid)
+static struct neotier_levels neotier_node_levels(int nid, bool boosted)
 {
 	struct neotier_levels levels = { };
 	int i;
@@ -38,11 +51,12 @@ static struct neotier_levels neotier_node_levels(int nid)
 		struct zone *zone = &NODE_DATA(nid)->node_zones[i];
 
 		if (managed_zone(zone)) {
+			unsigned long boost = boosted ? READ_ONCE(zone->watermark_boost) : 0;
 			struct neotier_zone_levels now = {
 				.free = zone_page_state(zone, NR_FREE_PAGES),
-				.min = min_wmark_pages(zone),
-				.low = low_wmark_pages(zone),
-				.high = high_wmark_pages(zone),
+				.min = zone->_watermark[WMARK_MIN] + boost,
+				.low = zone->_watermark[WMARK_LOW] + boost,
+				.high = zone->_watermark[WMARK_HIGH] + boost,
 				.kept = zone->lowmem_reserve[ZONE_MOVABLE],
 			};
 
@@ -53,6 +67,11 @@ static struct neotier_levels neotier_node_levels(int nid)
 	return levels;
 }
 
+static struct neotier_levels neotier_target_levels(const struct neotier_device *dev)
+{
+	return neotier_node_levels(dev->target_nid, !dev->exchange);
+}
+
 static bool neotier_hold(const struct neotier_device *dev)
 {
 	return neotier_room_hold(&dev->room, neotier_hotlist_waiting(dev));
@@ -61,14 +80,14 @@ static bool neotier_hold(const struct neotier_device *dev)
 /* Whoever takes memory stops at low; what is above high nobody misses. */
 u64 neotier_room_unpaid(const struct neotier_device *dev)
 {
-	struct neotier_levels target = neotier_node_levels(dev->target_nid);
+	struct neotier_levels target = neotier_target_levels(dev);
 
 	return target.above_low > target.gap ? target.above_low - target.gap : 0;
 }
 
 u64 neotier_room(const struct neotier_device *dev)
 {
-	struct neotier_levels target = neotier_node_levels(dev->target_nid);
+	struct neotier_levels target = neotier_target_levels(dev);
 
 	lockdep_assert_held(&dev->lock);
 	if (dev->exchange)
@@ -99,17 +118,24 @@ static void neotier_reserve_take(struct neotier_device *dev, struct page *page)
 	atomic_long_dec(&neotier_reserved);
 }
 
+static struct page *neotier_room_exchange(const struct neotier_device *dev, gfp_t flags)
+{
+	return neotier_target_levels(dev).above_floor ? alloc_pages_node(dev->target_nid, flags, 0) : NULL;
+}
+
 struct page *neotier_room_take(struct neotier_device *dev)
 {
 	struct page *page = list_first_entry_or_null(&dev->reserve, struct page, lru);
 
 	lockdep_assert_held(&dev->lock);
 	if (!page) {
-		if (dev->exchange || neotier_hold(dev))
+		if (dev->exchange)
+			return neotier_room_exchange(dev, NEOTIER_EXCHANGE_GFP);
+		if (neotier_hold(dev))
 			return alloc_pages_node(dev->target_nid, NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM, 0);
 		/* Below low the allocation wakes kswapd. */
 		if (!dev->room.fill)
-			dev->room.fill = !neotier_node_levels(dev->target_nid).above_low;
+			dev->room.fill = !neotier_target_levels(dev).above_low;
 		return alloc_pages_node(dev->target_nid, NEOTIER_GFP, 0);
 	}
 	neotier_reserve_take(dev, page);
@@ -126,7 +152,7 @@ bool neotier_room_huge(const struct neotier_device *dev)
 	struct page *page;
 
 	/* Twice: should the piece be gone by then, the kernel splits the folio, and finds room for its parts. */
-	if (neotier_node_levels(dev->target_nid).above_floor < 2 * NEOTIER_HUGE_PAGES)
+	if (neotier_target_levels(dev).above_floor < 2 * NEOTIER_HUGE_PAGES)
 		return false;
 	page = alloc_pages_node(dev->target_nid, NEOTIER_HUGE_GFP, NEOTIER_HUGE_ORDER);
 	if (page)
@@ -147,8 +173,12 @@ void neotier_room_make_huge(const struct neotier_device *dev)
 
 static bool neotier_reserve_add(struct neotier_device *dev)
 {
-	struct page *page = alloc_pages_node(dev->target_nid, NEOTIER_RESERVE_GFP, 0);
+	struct page *page;
 
+	if (dev->exchange)
+		page = neotier_room_exchange(dev, NEOTIER_EXCHANGE_RESERVE_GFP);
+	else
+		page = alloc_pages_node(dev->target_nid, NEOTIER_RESERVE_GFP, 0);
 	if (!page)
 		return false;
 	__SetPageOffline(page);
@@ -172,7 +202,7 @@ void neotier_reserve_owed(struct neotier_device *dev)
 void neotier_reserve_keep(struct neotier_device *dev, u64 now_ns)
 {
 	u64 most = neotier_room_most(READ_ONCE(neotier_knobs.reserve_pages), node_present_pages(dev->target_nid)), pages;
-	struct neotier_levels target = neotier_node_levels(dev->target_nid);
+	struct neotier_levels target = neotier_target_levels(dev);
 
 	lockdep_assert_held(&dev->lock);
 	if (dev->exchange) {
@@ -180,7 +210,7 @@ void neotier_reserve_keep(struct neotier_device *dev, u64 now_ns)
 			neotier_reserve_drop(dev);
 		return;
 	}
-	neotier_room_watch(&dev->room, neotier_node_levels(dev->nid).free + target.free + atomic_long_read(&neotier_reserved),
+	neotier_room_watch(&dev->room, neotier_node_levels(dev->nid, true).free + target.free + atomic_long_read(&neotier_reserved),
 			   target.gap, now_ns);
 	if (!neotier_room_keep(&dev->room, dev->stats[NEOTIER_STAT_PROMOTED], most, now_ns))
 		neotier_reserve_drop(dev);
