@@ -195,6 +195,10 @@ static unsigned int neotier_pool(struct neotier_device *dev, unsigned int nr)
 		neotier_demote(dev, nr - unpaid - dev->room.owed);
 	paid = min_t(u64, nr, unpaid + dev->room.owed);
 	got = neotier_pool_fill(dev, 0, paid);
+	if (!got && neotier_room_late(&dev->room)) {
+		neotier_demote(dev, nr);
+		got = neotier_pool_fill(dev, 0, nr);
+	}
 	neotier_room_paid(&dev->room, got > unpaid ? got - unpaid : 0);
 	neotier_reserve_owed(dev);
 	return got;

@@ -34,6 +34,11 @@ extern "C" {
 #define NEOTIER_RESERVE_IDLE_NS 1000000000ULL
 /* And holds at most this share of the node, however large the knob. */
 #define NEOTIER_RESERVE_SHARE 16U
+/*
+ * Pages that victims left and that are on no list of free ones yet: on a CPU's list of pages for the LRU (31), and on its list of
+ * free pages (64). There they stay until others come after them.
+ */
+#define NEOTIER_ROOM_LATE 128U
 /* kswapd's short sleep before it looks whether it may sleep for good: HZ / 10 in kswapd_try_to_sleep(). */
 #define NEOTIER_NAP_NS 100000000ULL
 
@@ -100,6 +105,12 @@ void neotier_room_asked(struct neotier_room *room, u64 now_ns);
 /* In exchange: so many victims left, or so many of the pages that they left were used. */
 void neotier_room_owe(struct neotier_room *room, u64 pages, u64 now_ns);
 void neotier_room_paid(struct neotier_room *room, u64 pages);
+
+/* None of what is owed was there: whether that is only late, so that more victims bring it. Else others have taken it. */
+static inline bool neotier_room_late(const struct neotier_room *room)
+{
+	return room->owed && room->owed < NEOTIER_ROOM_LATE;
+}
 
 /**
  * neotier_room_keep() - once a step: whether the reserve is still of use
