@@ -223,7 +223,8 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		snapshot.promote_failed += NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + failures[i]);
 	snapshot.quota_skipped = NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + NEOTIER_SKIP_QUOTA);
 	snapshot.demoted = NEOTIER_SINCE(NEOTIER_STAT_DEMOTED);
-	snapshot.demote_ns = NEOTIER_SINCE(NEOTIER_STAT_DEMOTE_NS);
+	/* Who had to be found cost that too. */
+	snapshot.demote_ns = NEOTIER_SINCE(NEOTIER_STAT_DEMOTE_NS) + NEOTIER_SINCE(NEOTIER_STAT_AGE_NS);
 	snapshot.regrets = NEOTIER_SINCE(NEOTIER_STAT_REGRETS);
 	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG) +
 			     NEOTIER_HUGE_COST * NEOTIER_SINCE(NEOTIER_STAT_PING_PONG_HUGE);

@@ -164,6 +164,12 @@ static void neotier_age_turn(struct neotier_age_pace *pace, struct neotier_ages 
 	pace->turned_ns = now_ns;
 }
 
+/* More than is paid for would be owed, and nothing be looked at until then. */
+static u32 neotier_age_groups_paid(const struct neotier_age_pace *pace)
+{
+	return (u32)neotier_clamp_u64(pace->group_ns ? pace->left_ns / pace->group_ns : 1, 1, NEOTIER_AGE_GROUPS);
+}
+
 enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
 				       u64 now_ns)
 {
@@ -182,7 +188,8 @@ enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neo
 	}
 	pace->first = pace->end;
 	lacking = NEOTIER_AGE_STOCK * (u64)wanted - neotier_ages_victims(ages);
-	pace->groups = pace->yield ? (u32)neotier_clamp_u64(lacking / pace->yield, 1, NEOTIER_AGE_GROUPS) : 1;
+	pace->groups = pace->yield ? (u32)neotier_clamp_u64(lacking / pace->yield, 1, neotier_age_groups_paid(pace)) : 1;
+	pace->took_ns = 0;
 	pace->window_ns = neotier_clamp_u64(pace->window_ns ? pace->window_ns : WINDOW_FIRST * least_ns, least_ns, WINDOW_MAX_NS);
 	pace->armed = ages->armed;
 	pace->found = ages->found;
@@ -195,6 +202,7 @@ static void neotier_age_adapt(struct neotier_age_pace *pace, const struct neotie
 	u64 armed = ages->armed - pace->armed, found = ages->found - pace->found;
 
 	pace->yield = (u32)(found / (pace->groups ? pace->groups : 1));
+	pace->group_ns = pace->took_ns / (pace->groups ? pace->groups : 1);
 	if (found * 8 < armed)
 		pace->window_ns /= 2;
 	else if (found * 2 > armed)
@@ -210,6 +218,7 @@ void neotier_age_done(struct neotier_age_pace *pace, const struct neotier_ages *
 	used = took_ns < pace->left_ns ? took_ns : pace->left_ns;
 	pace->left_ns -= used;
 	pace->owed_ns += took_ns - used;
+	pace->took_ns += took_ns;
 	pace->armed_ns = 0;
 	if (look == NEOTIER_AGE_LOOK_ARM) {
 		pace->end = end;

@@ -30,8 +30,8 @@ extern "C" {
 /* Of a CPU's time, 1 part for looking while victims are wanted; and as much of it can be saved up. */
 #define NEOTIER_AGE_SHARE 100U
 #define NEOTIER_AGE_SAVED_NS 10000000ULL
-/* And for each victim that made room: a small part of what its move and the hot page's take. */
-#define NEOTIER_AGE_VICTIM_NS 10000U
+/* And for each victim that made room: as much as its move and the hot page's take, so that looking at most doubles that. */
+#define NEOTIER_AGE_VICTIM_NS 40000U
 /* Of each age, found and not taken; of more, the last ones. A power of 2. */
 #define NEOTIER_AGE_FOUND 4096U
 /* So many times what is wanted now is looked for: hot pages come in waves, and the next would wait for a window. */
@@ -124,6 +124,8 @@ struct neotier_age_pace {
 	u32 first, end;		/* what is looked at: frames that a look starts from */
 	u32 groups;		/* of how many groups it is, 1 .. NEOTIER_AGE_GROUPS; less at the node's end */
 	u32 yield;		/* victims that a group brought of late; 0: none */
+	u64 took_ns;		/* by the looks at what is armed, so far */
+	u64 group_ns;		/* that a group took of late, both looks */
 	u64 armed_ns;		/* when it was armed; 0: it is checked, or there is none */
 	u64 window_ns;		/* from arming to the check */
 	u64 armed, found;	/* as of the ages, before the group */
