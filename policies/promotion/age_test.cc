@@ -284,6 +284,23 @@ TEST(AgePace, ALookIsAsLongAsWhatIsLackingAsksFor) {
   EXPECT_EQ(groups(1, 500, 4), 1u);
 }
 
+TEST(AgePace, NoMoreIsLookedAtThanIsPaidFor) {
+  Pace p(10'000);
+  ASSERT_EQ(p.next(kMs, 1000), kArm);
+  p.arm(80, kMs, kMs);
+  p.check(10 * kMs, 4, kMs / 2);
+  // 10 ms less 1.5, at 1.5 a group.
+  ASSERT_EQ(p.next(10 * kMs, 1000), kArm);
+  EXPECT_EQ(p.pace.groups, 5u);
+  p.arm(160, 10 * kMs, 5 * kMs);
+  p.check(20 * kMs, 4, 5 * kMs);
+  EXPECT_EQ(p.pace.group_ns, 2 * kMs) << "the last look's";
+  EXPECT_EQ(p.next(20 * kMs, 1000), kNone) << "1.4 ms are owed";
+  neotier_age_earn(&p.pace, 60);
+  ASSERT_EQ(p.next(20 * kMs, 1000), kArm);
+  EXPECT_EQ(p.pace.groups, 1u) << "one at least";
+}
+
 TEST(AgePace, AGroupWithoutPagesIsNotWaitedFor) {
   Pace p(100);
   ASSERT_EQ(p.next(kMs), kArm);
@@ -330,7 +347,9 @@ TEST(AgePace, LooksTakeTheirShareAndWhatWasSavedUp) {
   EXPECT_EQ(p.next(11 * kMs + 191 * kMs, 10), kArm);
   neotier_age_done(&p.pace, &p.ages, kCheck, 0, 202 * kMs, 2 * kMs);
   EXPECT_EQ(p.next(210 * kMs, 10), kNone);
-  neotier_age_earn(&p.pace, 200);
+  neotier_age_earn(&p.pace, 40);
+  EXPECT_EQ(p.next(210 * kMs, 10), kNone);
+  neotier_age_earn(&p.pace, 10);
   EXPECT_EQ(p.next(210 * kMs, 10), kArm) << "victims that made room pay for it";
   // A minute later no more is saved than at first.
   ASSERT_EQ(p.next(60'000 * kMs, 10), kArm);
