@@ -233,9 +233,22 @@ void neotier_returns_note(struct neotier_device *dev, struct page *page)
 	neotier_ping_pong_note(&dev->ping_pong, neotier_identity_of(page), ktime_get_ns());
 }
 
+/* Less than payback_ms ago, by the clock that payback_ms is of: what moved then has not paid for it yet. */
+static bool neotier_too_soon(const struct neotier_device *dev, const struct neotier_ping_pong *moved, u64 identity)
+{
+	u64 age_ns = neotier_ping_pong_age(moved, identity, ktime_get_ns());
+
+	return age_ns <= NEOTIER_PAYBACK_MAX_MS * (u64)NSEC_PER_MSEC &&
+	       neotier_clock_scale(&dev->clock, age_ns) < READ_ONCE(neotier_knobs.payback_ms) * (u64)NSEC_PER_MSEC;
+}
+
 void neotier_regrets_note(struct neotier_device *dev, struct page *page)
 {
-	neotier_ping_pong_note(&dev->regrets, neotier_identity_of(page), ktime_get_ns());
+	u64 identity = neotier_identity_of(page);
+
+	if (neotier_too_soon(dev, &dev->ping_pong, identity))
+		neotier_stat_add(dev, NEOTIER_STAT_SHORT_STAYS, 1);
+	neotier_ping_pong_note(&dev->regrets, identity, ktime_get_ns());
 }
 
 void neotier_huge_returns_count(struct neotier_device *dev, struct page *page)
@@ -246,15 +259,17 @@ void neotier_huge_returns_count(struct neotier_device *dev, struct page *page)
 
 void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr)
 {
-	u64 now = ktime_get_ns(), soon = READ_ONCE(neotier_knobs.payback_ms) * (u64)NSEC_PER_MSEC;
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
-		struct page *page = pfn_to_page(neotier_hot_pfn(dev, &hot[i]));
+		u64 identity = neotier_identity_of(pfn_to_page(neotier_hot_pfn(dev, &hot[i])));
 
-		if (neotier_ping_pong_check(&dev->ping_pong, neotier_identity_of(page)))
+		if (neotier_ping_pong_check(&dev->ping_pong, identity))
 			neotier_stat_add(dev, NEOTIER_STAT_PING_PONG, 1);
-		if (dev->exchange && neotier_ping_pong_age(&dev->regrets, neotier_identity_of(page), now) < soon)
+		if (!dev->exchange)
+			continue;
+		if (neotier_too_soon(dev, &dev->regrets, identity))
 			neotier_stat_add(dev, NEOTIER_STAT_REGRETS, 1);
+		neotier_ping_pong_check(&dev->regrets, identity);
 	}
 }

@@ -10,6 +10,7 @@
 struct neotier_policy;
 
 #define NEOTIER_BATCH_MAX 512U
+#define NEOTIER_PAYBACK_MAX_MS 60000U
 
 /* Who makes room on a full target node. */
 enum neotier_room_mode {
@@ -42,7 +43,7 @@ struct neotier_knobs {
 	u32 promote_huge;	/* enum neotier_promote_huge */
 	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
-	u32 saved_ns, payback_ms;
+	u32 saved_ns, payback_ms;	/* payback_ms: 1 .. NEOTIER_PAYBACK_MAX_MS */
 	u32 loss_ppm, loss_base_ms;	/* that promotion and looking may cost at most: promotion/ledger.h */
 	const struct neotier_policy *policy;
 };

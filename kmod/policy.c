@@ -226,6 +226,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	/* Who had to be found cost that too. */
 	snapshot.demote_ns = NEOTIER_SINCE(NEOTIER_STAT_DEMOTE_NS) + NEOTIER_SINCE(NEOTIER_STAT_AGE_NS);
 	snapshot.regrets = NEOTIER_SINCE(NEOTIER_STAT_REGRETS);
+	snapshot.short_stays = NEOTIER_SINCE(NEOTIER_STAT_SHORT_STAYS);
 	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG) +
 			     NEOTIER_HUGE_COST * NEOTIER_SINCE(NEOTIER_STAT_PING_PONG_HUGE);
 #undef NEOTIER_SINCE

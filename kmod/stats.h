@@ -27,6 +27,7 @@
 	X(DEMOTED,         demoted,         "pages moved from the target node to make room: with room=exchange; what kswapd demotes is not in it") \
 	X(DEMOTE_FAILED,   demote_failed,   "victims tried and not moved: the sum of kept_*") \
 	X(DEMOTE_NS,       demote_ns,       "time spent on victims, nanoseconds, by the clock in use: with what other tasks took") \
+	X(SHORT_STAYS,     short_stays,     "pages demoted to make room that had been promoted less than payback_ms before") \
 	X(REGRETS,         regrets,         "reports of pages that had been demoted to make room, less than payback_ms before") \
 	X(SPENT_NS,        spent_ns,        "time of this driver's threads, and of kswapd when it made room for them, nanoseconds, by the clock in use") \
 	X(WON_NS,          won_ns,          "time that promoted pages have saved, nanoseconds, estimated by those left as controls") \
@@ -35,7 +36,7 @@
 	X(AGE_PASSES,      age_passes,      "times all pages of the target node were looked at for their Accessed bit") \
 	X(AGE_LOOKS,       age_looks,       "page table entries looked at for it") \
 	X(AGE_FOUND,       age_found,       "pages found not in use") \
-	X(AGE_NS,          age_ns,          "time spent looking, nanoseconds, by the kernel's clock") \
+	X(AGE_NS,          age_ns,          "time spent looking, nanoseconds, by the clock in use") \
 	X(WAKEUPS,         wakeups,         "times the thread looked at the device") \
 	X(ROOM_WAITS,      room_waits,      "times promotion stopped for want of free memory and woke kswapd") \
 	X(ROOM_HOLDS,      room_holds,      "times promotion stopped for want of free memory and kswapd was not worth waking") \

@@ -106,7 +106,7 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(p_min_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(p_max_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(saved_ns, 1, 100000, true),
-	NEOTIER_KNOB(payback_ms, 1, 60000, true),
+	NEOTIER_KNOB(payback_ms, 1, NEOTIER_PAYBACK_MAX_MS, true),
 	NEOTIER_KNOB(loss_ppm, 0, NEOTIER_LEDGER_NO_BOUND, true),
 	NEOTIER_KNOB(loss_base_ms, 0, 10000, true),
 };

@@ -56,6 +56,7 @@ struct neotier_snapshot {
 	u64 demoted;		/* pages demoted to make room, one for one; what the kernel demotes by itself is not in it */
 	u64 demote_ns;		/* time that these took, by the same clock */
 	u64 regrets;		/* pages reported hot that had been demoted to make room, less than payback_ms before */
+	u64 short_stays;	/* pages demoted to make room that had been promoted less than payback_ms before */
 	u64 ping_pong;		/* promoted pages that had been promoted before and demoted since */
 	/* kernel, levels */
 	u64 quota_pages;	/* pages the quota allows in the interval; NEOTIER_NO_LIMIT: none */

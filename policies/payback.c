@@ -17,9 +17,10 @@
  *
  * pressure, 1 .. 256, is for a hot set larger than the fast tier. Then every promotion throws out a page as hot as itself,
  * which comes back: while more than one in PING_PONG_SHARE promotions had been here before, pressure grows by a quarter with
- * each decision, so only ever hotter pages compete; otherwise it falls back by a sixteenth. Where one was demoted for each, a
- * page that comes back after payback_ms is none of these: by then the page that came up for it has paid for both. (NeoMem's
- * law squares the ratio into the share of hot pages; here the price of moving rises instead, and the histogram is not needed.)
+ * each decision, so only ever hotter pages compete; otherwise it falls back by a sixteenth. Where one was demoted for each, it
+ * is known what was for nothing: a demoted page that is hot again within payback_ms, and a promoted one that is idle within it.
+ * (NeoMem's law squares the ratio into the share of hot pages; here the price of moving rises instead, and the histogram is not
+ * needed.)
  *
  * What it gives up. A page that is lukewarm for hours would repay its move, but not within payback_ms: raise that. And
  * little is known about the page that makes room: this policy only sees it come back.
@@ -78,7 +79,8 @@ static void payback_decide(void *state, const struct neotier_snapshot *snapshot,
 {
 	struct payback_state *s = state;
 	u64 epoch_ns = neotier_clamp_u64(snapshot->epoch_ns, 1, EPOCH_MAX_NS);
-	u64 back = snapshot->demoted || snapshot->regrets ? snapshot->regrets : snapshot->ping_pong;
+	u64 too_soon = snapshot->regrets + snapshot->short_stays;
+	u64 back = snapshot->demoted || too_soon ? too_soon : snapshot->ping_pong;
 	u64 theta;
 
 	s->cost_ns = payback_cost(s->cost_ns, snapshot->promoted, snapshot->promote_ns);

@@ -12,9 +12,10 @@
  * nearly every page is accessed once, and hot ones cannot be told from others. So it follows what is found: it is halved where
  * fewer than one page in eight is idle, and doubled where every other one is.
  *
- * A look costs time, so none is made unless somebody wants victims, and there is no stock of them; looks take one part in
- * NEOTIER_AGE_SHARE of the time, and what was not used of that is saved up, so that the first victims are found soon. Frames
- * where there was nothing to look at are looked at again in one pass of eight.
+ * A look costs time, so none is made unless somebody wants victims, and it is as long as what is lacking asks for, by what looks
+ * brought of late. Looks take one part in NEOTIER_AGE_SHARE of the time, saved up while nobody looks, so that the first victims
+ * are found soon; and what those that made room have paid. So where nothing is found little is lost. Frames where there was
+ * nothing to look at are looked at again in one pass of eight.
  *
  * Freestanding C, the same object in neotier.ko, the replay and the unit test. Thread safety: one caller at a time.
  */

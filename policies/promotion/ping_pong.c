@@ -26,13 +26,13 @@ static u32 neotier_signature(u64 identity)
 	return (u32)identity ? (u32)identity : 1;
 }
 
-static struct neotier_ping_pong_entry *neotier_ping_pong_set(struct neotier_ping_pong *table, u64 identity)
+static struct neotier_ping_pong_entry *neotier_ping_pong_set(const struct neotier_ping_pong *table, u64 identity)
 {
 	return &table->entries[(identity >> (64 - table->sets_log2)) * NEOTIER_PING_PONG_WAYS];
 }
 
 /* NULL: not there. */
-static struct neotier_ping_pong_entry *neotier_ping_pong_find(struct neotier_ping_pong *table, u64 identity)
+static struct neotier_ping_pong_entry *neotier_ping_pong_find(const struct neotier_ping_pong *table, u64 identity)
 {
 	struct neotier_ping_pong_entry *set = neotier_ping_pong_set(table, identity);
 	u32 i;
@@ -65,17 +65,19 @@ void neotier_ping_pong_note(struct neotier_ping_pong *table, u64 identity, u64 n
 	entry->when = now;
 }
 
-u64 neotier_ping_pong_age(struct neotier_ping_pong *table, u64 identity, u64 now_ns)
+u64 neotier_ping_pong_age(const struct neotier_ping_pong *table, u64 identity, u64 now_ns)
 {
-	struct neotier_ping_pong_entry *entry = neotier_ping_pong_find(table, identity);
+	const struct neotier_ping_pong_entry *entry = neotier_ping_pong_find(table, identity);
 
-	if (!entry)
-		return NEOTIER_NEVER;
-	entry->signature = 0;
-	return (u64)((u32)(now_ns >> 20) - entry->when) << 20;
+	return entry ? (u64)((u32)(now_ns >> 20) - entry->when) << 20 : NEOTIER_NEVER;
 }
 
 bool neotier_ping_pong_check(struct neotier_ping_pong *table, u64 identity)
 {
-	return neotier_ping_pong_age(table, identity, 0) != NEOTIER_NEVER;
+	struct neotier_ping_pong_entry *entry = neotier_ping_pong_find(table, identity);
+
+	if (!entry)
+		return false;
+	entry->signature = 0;
+	return true;
 }

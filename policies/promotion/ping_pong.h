@@ -45,9 +45,9 @@ void neotier_ping_pong_note(struct neotier_ping_pong *table, u64 identity, u64 n
  * @identity: of the page
  * @now_ns: now
  *
- * Return: ns, to the millisecond; NEOTIER_NEVER: it is not there. The page is forgotten.
+ * Return: ns, to the millisecond; NEOTIER_NEVER: it is not there.
  */
-u64 neotier_ping_pong_age(struct neotier_ping_pong *table, u64 identity, u64 now_ns);
+u64 neotier_ping_pong_age(const struct neotier_ping_pong *table, u64 identity, u64 now_ns);
 
 /**
  * neotier_ping_pong_check() - whether a page on the slow node has been promoted before: it has been demoted since
