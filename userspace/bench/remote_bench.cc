@@ -18,7 +18,6 @@
 #include "bench/steady_load.h"
 #include "engine/tiers/remote/remote_tier.h"
 #include "engine/tiers/remote/remote_url.h"
-#include "util/median.h"
 #include "util/process.h"
 #include "util/temporary_folder.h"
 
@@ -206,9 +205,6 @@ class Bench {
 };
 
 }  // namespace
-
-double RemoteBenchSeries::our_median() const { return median(ours); }
-double RemoteBenchSeries::their_median() const { return median(theirs); }
 
 RemoteBenchResult bench_remote(const RemoteBenchOptions& options) { return Bench(options).run(); }
 

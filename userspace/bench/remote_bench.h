@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "util/median.h"
+
 namespace neotier::engine {
 
 struct RemoteBenchOptions {
@@ -28,8 +30,8 @@ struct RemoteBenchSeries {
       name;  // "write", "read" (bytes/s of values of 1 MiB), "lookup_p50", "lookup_p99" (s; one key, one after the
              // other), "request_p50", "request_p99" (s; all blocks of a request, one request after the other)
   std::vector<double> ours, theirs;
-  double our_median() const;
-  double their_median() const;
+  double our_median() const { return median(ours); }
+  double their_median() const { return median(theirs); }
   double ratio() const { return our_median() / their_median(); }
 };
 
