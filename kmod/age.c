@@ -190,11 +190,11 @@ static u32 neotier_age_groups(struct neotier_age_walk *walk, u32 first, u32 end,
 	return frame;
 }
 
-void neotier_exchange_step(struct neotier_device *dev, u64 now_ns)
+void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 {
 	u64 least_ns = neotier_age_window(READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC, READ_ONCE(dev->conf.threshold));
 	/* No more than may move: what is looked for and not used was for nothing. */
-	u64 waiting = min(neotier_hotlist_waiting(dev), dev->promotion.left), unpaid, found;
+	u64 waiting = min(neotier_hotlist_waiting(dev), dev->promotion.left), unpaid, found, wanted;
 	struct neotier_time start, stop;
 	struct neotier_exchange *x = dev->exchange;
 	struct neotier_age_walk walk = { .exchange = x };
@@ -205,7 +205,8 @@ void neotier_exchange_step(struct neotier_device *dev, u64 now_ns)
 	if (!x || !mutex_trylock(&x->lock))
 		return;
 	unpaid = neotier_room_unpaid(dev);
-	walk.look = neotier_age_next(&x->pace, &x->ages, waiting > unpaid ? waiting - unpaid : 0, least_ns, now_ns);
+	wanted = waiting > unpaid ? waiting - unpaid : 0;
+	walk.look = neotier_age_next(&x->pace, &x->ages, wanted + spare, least_ns, now_ns);
 	if (walk.look != NEOTIER_AGE_LOOK_NONE) {
 		start = neotier_clock_now(dev);
 		found = x->ages.found;
@@ -215,6 +216,8 @@ void neotier_exchange_step(struct neotier_device *dev, u64 now_ns)
 			neotier_age_groups(&walk, x->pace.first, x->pace.end, U32_MAX);
 		stop = neotier_clock_now(dev);
 		neotier_age_done(&x->pace, &x->ages, walk.look, end, stop.own_ns, stop.own_ns - start.own_ns);
+		if (!wanted)
+			neotier_spare_spent(&dev->spare, stop.own_ns - start.own_ns);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_PASSES, walk.look == NEOTIER_AGE_LOOK_ARM && end == x->ages.nr);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_LOOKS, walk.entries);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_FOUND, x->ages.found - found);

@@ -124,8 +124,8 @@ static void neotier_count_moves(const struct neotier_device *dev, unsigned int m
 #endif
 }
 
-/* Room for so many: pages of the target node that are not in use move to the device's. */
-static void neotier_demote(struct neotier_device *dev, unsigned int nr)
+/* Pages of the target node that are not in use move to the device's. Return: how many, of nr. */
+static unsigned int neotier_demote(struct neotier_device *dev, unsigned int nr)
 {
 	struct neotier_time start = neotier_clock_now(dev), end;
 	/* Most may be somebody's who wants to keep them. */
@@ -157,8 +157,6 @@ static void neotier_demote(struct neotier_device *dev, unsigned int nr)
 	if (to)
 		__free_page(to);
 	release_pages(dev->victims, used);
-	if (moved)
-		neotier_room_owe(&dev->room, moved, ktime_get_ns());
 	neotier_exchange_done(dev, moved, tried == most && !moved);
 	count_vm_events(PGMIGRATE_SUCCESS, moved);
 	neotier_count_demoted(dev->target_nid, moved);
@@ -166,6 +164,28 @@ static void neotier_demote(struct neotier_device *dev, unsigned int nr)
 	neotier_stat_add(dev, NEOTIER_STAT_DEMOTED, moved);
 	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_FAILED, tried - moved);
 	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_NS, neotier_clock_span(&dev->clock, &start, &end));
+	return moved;
+}
+
+void neotier_migrate_spare(struct neotier_device *dev, unsigned int nr)
+{
+	u64 took_ns = dev->stats[NEOTIER_STAT_DEMOTE_NS];
+	unsigned int moved;
+
+	lockdep_assert_held(&dev->lock);
+	nr = neotier_quota_take(min(nr, NEOTIER_BATCH_MAX));
+	moved = nr ? neotier_demote(dev, nr) : 0;
+	neotier_quota_return(nr - moved);
+	neotier_spare_spent(&dev->spare, dev->stats[NEOTIER_STAT_DEMOTE_NS] - took_ns);
+	neotier_stat_add(dev, NEOTIER_STAT_SPARED, moved);
+}
+
+static void neotier_exchange_pay(struct neotier_device *dev, unsigned int nr)
+{
+	unsigned int moved = neotier_demote(dev, nr);
+
+	if (moved)
+		neotier_room_owe(&dev->room, moved, ktime_get_ns());
 }
 
 static unsigned int neotier_pool_fill(struct neotier_device *dev, unsigned int got, unsigned int nr)
@@ -192,11 +212,11 @@ static unsigned int neotier_pool(struct neotier_device *dev, unsigned int nr)
 		return neotier_pool_fill(dev, 0, nr);
 	unpaid = neotier_room_unpaid(dev);
 	if (unpaid + dev->room.owed < nr)
-		neotier_demote(dev, nr - unpaid - dev->room.owed);
+		neotier_exchange_pay(dev, nr - unpaid - dev->room.owed);
 	paid = min_t(u64, nr, unpaid + dev->room.owed);
 	got = neotier_pool_fill(dev, 0, paid);
 	if (!got && neotier_room_late(&dev->room)) {
-		neotier_demote(dev, nr);
+		neotier_exchange_pay(dev, nr);
 		got = neotier_pool_fill(dev, 0, nr);
 	}
 	neotier_room_paid(&dev->room, got > unpaid ? got - unpaid : 0);

@@ -41,6 +41,7 @@
 #include "promotion/promote.h"
 #include "promotion/quota.h"
 #include "promotion/room.h"
+#include "promotion/spare.h"
 #include "source.h"
 #include "stats.h"
 
@@ -120,6 +121,7 @@ struct neotier_device {
 	struct neotier_exchange *exchange;	/* NULL: kswapd makes room */
 	struct neotier_ping_pong regrets;	/* pages demoted to make room; with exchange */
 	struct neotier_room room;
+	struct neotier_spare spare;	/* with exchange */
 	struct list_head reserve;	/* room.reserved free pages of the target node, kept for promotion */
 	struct neotier_promotion promotion;
 	struct neotier_hot *batch;	/* NEOTIER_BATCH_MAX */
@@ -387,8 +389,8 @@ void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct
 void neotier_exchange_restart(struct neotier_device *dev);
 void neotier_exchange_put(struct neotier_device *dev);
 
-/* Once a step: looks at some pages if room is wanted. */
-void neotier_exchange_step(struct neotier_device *dev, u64 now_ns);
+/* Once a step: looks at some pages if room is wanted, for what waits or for @spare pages more. */
+void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns);
 
 /* Pages that may make room. With dev->exchange. */
 u32 neotier_exchange_victims(const struct neotier_device *dev);
@@ -469,8 +471,11 @@ u64 neotier_quota_pages(u64 interval_ns);
  */
 u64 neotier_room(const struct neotier_device *dev);
 
-/* Of these, how many no other page has to leave for: free above the high watermark. */
+/* Of these, how many no other page has to leave for: free above the high watermark, and above what is kept for new memory. */
 u64 neotier_room_unpaid(const struct neotier_device *dev);
+
+/* In exchange: pages to demote now so that new memory finds room, and what making it took. */
+u64 neotier_room_spare(struct neotier_device *dev, u64 now_ns);
 
 /**
  * neotier_room_make() - wake the target node's kswapd, which demotes (or swaps) when free memory is short
@@ -529,6 +534,9 @@ struct neotier_time neotier_clock_now(struct neotier_device *dev);
  * Return: pages moved, or -ENOMEM when not one destination page was to be had.
  */
 int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr);
+
+/* Demotes so many pages that are not in use, if there are, and leaves what they leave to whoever asks first. */
+void neotier_migrate_spare(struct neotier_device *dev, unsigned int nr);
 
 /**
  * neotier_migrate_huge() - promote a huge folio as it is: it stays huge

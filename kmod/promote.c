@@ -168,6 +168,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	u64 now = ktime_get_ns();
 	bool enabled = READ_ONCE(neotier_knobs.enabled);
 	enum neotier_next what;
+	u64 spare;
 
 	lockdep_assert_held(&dev->lock);
 	if (dev->parked || dev->state == NEOTIER_FAILED) {
@@ -194,7 +195,10 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	neotier_drain(dev, now);
 	if (dev->state == NEOTIER_FAILED)
 		return NEOTIER_SLEEP;
-	neotier_exchange_step(dev, now);
+	spare = neotier_room_spare(dev, now);
+	neotier_exchange_step(dev, spare, now);
+	if (spare)
+		neotier_migrate_spare(dev, spare);
 	if (READ_ONCE(neotier_knobs.dry_run))
 		neotier_reserve_drop(dev);
 	else

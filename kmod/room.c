@@ -81,8 +81,40 @@ static bool neotier_hold(const struct neotier_device *dev)
 u64 neotier_room_unpaid(const struct neotier_device *dev)
 {
 	struct neotier_levels target = neotier_target_levels(dev);
+	u64 kept = max(target.gap, dev->exchange ? dev->spare.pages : 0);
 
-	return target.above_low > target.gap ? target.above_low - target.gap : 0;
+	return target.above_low > kept ? target.above_low - kept : 0;
+}
+
+/* Allocations that were meant for the node and went elsewhere. */
+static u64 neotier_missed(int nid)
+{
+	u64 missed = 0;
+	int i, cpu;
+
+	for (i = 0; i <= ZONE_MOVABLE; i++) {
+		struct zone *zone = &NODE_DATA(nid)->node_zones[i];
+
+		if (!populated_zone(zone))
+			continue;
+		missed += atomic_long_read(&zone->vm_numa_event[NUMA_FOREIGN]);
+		for_each_online_cpu(cpu)
+			missed += READ_ONCE(per_cpu_ptr(zone->per_cpu_zonestats, cpu)->vm_numa_event[NUMA_FOREIGN]);
+	}
+	return missed;
+}
+
+u64 neotier_room_spare(struct neotier_device *dev, u64 now_ns)
+{
+	u64 above_low = neotier_target_levels(dev).above_low, demoted = dev->stats[NEOTIER_STAT_DEMOTED];
+	u64 page_ns = demoted ? dev->stats[NEOTIER_STAT_DEMOTE_NS] / demoted : 0;
+
+	lockdep_assert_held(&dev->lock);
+	if (!dev->exchange || READ_ONCE(neotier_knobs.dry_run))
+		return 0;
+	if (neotier_spare_due(&dev->spare, now_ns))
+		neotier_spare_watch(&dev->spare, neotier_missed(dev->target_nid), above_low, node_present_pages(dev->target_nid), now_ns);
+	return neotier_spare_wanted(&dev->spare, above_low, clamp(page_ns, 1 * NSEC_PER_USEC, NSEC_PER_MSEC), now_ns);
 }
 
 u64 neotier_room(const struct neotier_device *dev)
