@@ -62,7 +62,8 @@ TEST(Spare, HalfOfItGoesAfterAWhileWithoutAMiss) {
   Node n;
   n.watch(1, 0);
   n.watch(1, kNode);
-  for (u64 ns = 0; ns < NEOTIER_SPARE_CALM_NS - NEOTIER_SPARE_INTERVAL_NS; ns += NEOTIER_SPARE_INTERVAL_NS) n.watch(0, kNode);
+  for (u64 ns = 0; ns < NEOTIER_SPARE_CALM_NS - NEOTIER_SPARE_INTERVAL_NS; ns += NEOTIER_SPARE_INTERVAL_NS)
+    n.watch(0, kNode);
   EXPECT_EQ(n.spare.pages, 2 * kLeast);
   n.watch(0, kNode);
   EXPECT_EQ(n.spare.pages, kLeast);
