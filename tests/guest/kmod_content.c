@@ -19,7 +19,7 @@
  * many have moved again. hot: of each 2 MiB only so many pages are told.
  * filler: what is asked for the cold memory, or use: a thread reads all of it over and over. It is checked in the end as well,
  * and "gone" in the line are its pages that have left node 0. turn: once `stop` pages have moved, tells the pages of the cold
- * memory that have left instead, until half of them are back. quiet: tells nothing.
+ * memory that have left instead, until SIGTERM: for each that comes back another one may leave. quiet: tells nothing.
  * SIGTERM: as if the time were over, once the memory is ready.
  */
 #include <fcntl.h>
@@ -501,13 +501,10 @@ int main(int argc, char **argv)
 				tell(feed, memory, pages, hot, base_pfn);
 			told = now_ms();
 		}
-		if (stop && now_ms() - looked > 20) {
+		if (stop && turn < 2 && now_ms() - looked > 20) {
 			looked = now_ms();
 			moved = count_moved(memory, pages, node);
-			if (turn == 2) {
-				if (count_moved(filler.memory, filler.pages, 0) - left < moved / 2)
-					break;
-			} else if (moved >= stop && turn) {
+			if (moved >= stop && turn) {
 				turn = 2;
 				told = 0;
 			} else if (moved >= stop && back) {

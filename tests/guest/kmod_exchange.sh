@@ -40,6 +40,17 @@ status=$?
 [ $status -eq 0 ] && [ "$(stat age_looks)" = 0 ] && [ "$(stat demoted)" = 0 ] && ok "with room nobody looks, and nobody makes room" ||
 	not_ok "with room nobody looks, and nobody makes room" "$line age_looks=$(stat age_looks) demoted=$(stat demoted)"
 
+# It is full before anybody looks: what is missed while it fills is made room for as well.
+knob enabled 0
+$content pages=16 cold="$(full)" enable seconds=100000 sleep quiet > /tmp/cold.line 2>&1 &
+cold=$!
+check "new memory finds no room on a full node: room is made for it" eventually above spared 0
+eventually takes_term $cold
+kill $cold
+wait $cold
+[ "$(field "$(cat /tmp/cold.line)" gone)" -gt 0 ] && [ "$(stat spared)" = "$(stat demoted)" ] && ok "by cold memory" ||
+	not_ok "by cold memory" "$(cat /tmp/cold.line) spared=$(stat spared) demoted=$(stat demoted)"
+
 before=$(stat promoted)
 kernel="$(vmstat pgmigrate_success) $(vmstat pgpromote_success) $(vmstat pgdemote_kswapd)"
 demoted=$(stat demoted)
@@ -63,7 +74,8 @@ keeps() {
 	local name=$1 counter=$2 before status
 	shift 2
 	before=$(stat "$counter")
-	content_until "above $counter $before" node="$node" mb=16 cold="$(full)" sleep "$@"
+	knob enabled 0
+	content_until "above $counter $before" node="$node" mb=16 cold="$(full)" enable sleep "$@"
 	status=$?
 	[ $status -eq 0 ] && [ "$(field "$line" gone)" = 0 ] && ok "$name: $counter" ||
 		not_ok "$name: $counter" "$line $counter $before -> $(stat "$counter")"
@@ -80,6 +92,8 @@ holds() {
 	shift 4
 	before=$(stat "$counter")
 	rm -f /tmp/cold.line
+	# What is not yet as it is to be may go before that.
+	knob enabled 0
 	sh -c "[ -z '$group' ] || echo 0 > $group/cgroup.procs; exec $NEOTIER_BIN/kmod_content node=0 pages=16 quiet sleep seconds=100000 cold=$mb $*" > /tmp/cold.line 2>&1 &
 	cold=$!
 	eventually takes_term $cold
@@ -88,7 +102,7 @@ holds() {
 	eventually filled
 	# Its child is there when the last page is shared.
 	case $* in *filler=shared*) eventually parent $cold ;; esac
-	content_until "above $counter $before" node="$node" mb=16 sleep
+	content_until "above $counter $before" node="$node" mb=16 enable sleep
 	status=$?
 	kill $cold
 	wait $cold || status=1
@@ -114,11 +128,13 @@ knob include_ranges ""
 
 # Neither chosen nor counted: what is locked or read over and over is no victim.
 before=$(stat room_holds)
-content_until "above room_holds $((before + 200))" node="$node" mb=16 cold="$(full)" sleep filler=mlock
+knob enabled 0
+content_until "above room_holds $((before + 200))" node="$node" mb=16 cold="$(full)" enable sleep filler=mlock
 status=$?
 [ $status -eq 0 ] && [ "$(field "$line" gone)" = 0 ] && ok "mlocked memory stays" || not_ok "mlocked memory stays" "$line"
 before=$(stat room_holds)
-content_until "above room_holds $((before + 200))" node="$node" mb=16 cold="$(full)" sleep filler=use
+knob enabled 0
+content_until "above room_holds $((before + 200))" node="$node" mb=16 cold="$(full)" enable sleep filler=use
 status=$?
 # A reader whose CPU the host did not let run for a tenth of a second seems to rest.
 [ $status -eq 0 ] && [ "$(field "$line" gone)" -lt 1000 ] && ok "memory in use stays" || not_ok "memory in use stays" "$line"
@@ -126,7 +142,7 @@ status=$?
 # However long they have been down by then.
 knob payback_ms 60000
 before=$(stat regrets)
-line=$($content mb=16 cold="$(full)" seconds=100000 stop=3900 sleep turn)
+content_until "above regrets $((before + 1000))" node="$node" mb=16 cold="$(full)" stop=3900 sleep turn
 status=$?
 [ $status -eq 0 ] && [ "$(stat regrets)" -gt $((before + 1000)) ] && ok "what went down and turns out hot is a regret, and comes back" ||
 	not_ok "what went down and turns out hot is a regret, and comes back" "$line regrets $before -> $(stat regrets)"
