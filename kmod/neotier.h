@@ -474,7 +474,7 @@ u64 neotier_room(const struct neotier_device *dev);
 /* Of these, how many no other page has to leave for: free above the high watermark, and above what is kept for new memory. */
 u64 neotier_room_unpaid(const struct neotier_device *dev);
 
-/* In exchange: pages to demote now so that new memory finds room, and what making it took. */
+/* In exchange: pages to demote now so that the kernel's own memory finds room. */
 u64 neotier_room_spare(struct neotier_device *dev, u64 now_ns);
 
 /**

@@ -104,6 +104,17 @@ static u64 neotier_missed(int nid)
 	return missed;
 }
 
+/* Of programs on the device's node, but for what was moved there or from there; up to a constant. */
+static u64 neotier_grown(const struct neotier_device *dev)
+{
+	u64 pages = dev->stats[NEOTIER_STAT_PROMOTED] - dev->stats[NEOTIER_STAT_DEMOTED];
+	enum lru_list lru;
+
+	for_each_lru(lru)
+		pages += atomic_long_read(&NODE_DATA(dev->nid)->vm_stat[NR_LRU_BASE + lru]);
+	return pages;
+}
+
 u64 neotier_room_spare(struct neotier_device *dev, u64 now_ns)
 {
 	u64 above_low = neotier_target_levels(dev).above_low, demoted = dev->stats[NEOTIER_STAT_DEMOTED];
@@ -113,7 +124,8 @@ u64 neotier_room_spare(struct neotier_device *dev, u64 now_ns)
 	if (!dev->exchange || READ_ONCE(neotier_knobs.dry_run))
 		return 0;
 	if (neotier_spare_due(&dev->spare, now_ns))
-		neotier_spare_watch(&dev->spare, neotier_missed(dev->target_nid), above_low, node_present_pages(dev->target_nid), now_ns);
+		neotier_spare_watch(&dev->spare, neotier_missed(dev->target_nid), neotier_grown(dev), above_low,
+				    node_present_pages(dev->target_nid), now_ns);
 	return neotier_spare_wanted(&dev->spare, above_low, clamp(page_ns, 1 * NSEC_PER_USEC, NSEC_PER_MSEC), now_ns);
 }
 

@@ -25,7 +25,7 @@
 	X(PING_PONG,       ping_pong,       "reports of pages that had been promoted and have been demoted since") \
 	X(PING_PONG_HUGE,  ping_pong_huge,  "huge folios worth their move that had been promoted whole and have been demoted since") \
 	X(DEMOTED,         demoted,         "pages moved from the target node to make room: with room=exchange; what kswapd demotes is not in it") \
-	X(SPARED,          spared,          "pages of these that were demoted so that new memory finds room") \
+	X(SPARED,          spared,          "pages of these that were demoted so that the kernel's own memory finds room") \
 	X(DEMOTE_FAILED,   demote_failed,   "victims tried and not moved: the sum of kept_*") \
 	X(DEMOTE_NS,       demote_ns,       "time spent on victims, nanoseconds, by the clock in use: with what other tasks took") \
 	X(SHORT_STAYS,     short_stays,     "pages demoted to make room that had been promoted less than payback_ms before") \

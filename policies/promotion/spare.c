@@ -12,11 +12,15 @@ static void neotier_spare_fill(struct neotier_spare *spare, u64 now_ns)
 	spare->filled_ns = now_ns;
 }
 
-void neotier_spare_watch(struct neotier_spare *spare, u64 missed, u64 above_low, u64 node_pages, u64 now_ns)
+/* Numbers wrap: programs may have less than before. A huge page is one allocation and many pages. */
+void neotier_spare_watch(struct neotier_spare *spare, u64 missed, u64 grown, u64 above_low, u64 node_pages, u64 now_ns)
 {
-	bool more = missed > spare->missed;
+	s64 programs = (s64)(grown - spare->grown);
+	u64 all = missed > spare->missed ? missed - spare->missed : 0;
+	bool more = all && (programs <= 0 || (u64)programs < all / 2 + all % 2);
 
 	spare->missed = missed;
+	spare->grown = grown;
 	if (!spare->watched_ns) {
 		spare->watched_ns = spare->calm_ns = spare->filled_ns = now_ns;
 		return;

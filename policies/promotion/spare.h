@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Free memory that a full fast node keeps for what is new: socket buffers, page tables, a program that grows. Only with exchange,
- * which else leaves a node as full as it was; where kswapd makes room it makes this as well.
+ * Free memory that a full fast node keeps for the kernel's own: socket buffers, page tables. Only with exchange, which else leaves
+ * a node as full as it was; where kswapd makes room it makes this as well.
  *
- * New memory is mostly in use at once, and the kernel's own can never be promoted: what is on the slow node stays there. So pages
- * that nobody uses go down before it comes. How many are kept free follows what the kernel counts: allocations that were meant
- * for the node and found no room there. While some do, and what was to be free was, twice as much is kept; after a while without
- * one, half. A node where nothing is missed keeps nothing.
+ * The kernel's memory is mostly in use at once, and can never be promoted: what is on the slow node stays there. So pages that
+ * nobody uses go down before it comes. How many are kept free follows what the kernel counts: allocations that were meant for the
+ * node and found no room there. While most of these are not programs that grow, and what was to be free was, twice as much is
+ * kept; after a while without them, half. A node where nothing is missed keeps nothing.
  *
- * Invariant: looking for such pages and moving them take one part in NEOTIER_SPARE_SHARE of the time. A program that grows without
- * end takes all that is made free, so more would be spent on memory that may be used once.
+ * A program that grows gets none: it would take all that is made free, and what turns out hot of it comes up by itself.
+ *
+ * Invariant: looking for such pages and moving them take one part in NEOTIER_SPARE_SHARE of the time.
  *
  * Freestanding C, the same object in neotier.ko and the unit test; all numbers are of 4 KiB pages. Thread safety: one caller at
  * a time.
@@ -32,12 +33,13 @@ extern "C" {
 /* Between two looks at what was missed: that takes a read for each CPU and zone. */
 #define NEOTIER_SPARE_INTERVAL_NS 100000000ULL
 /* Without a miss for so long: half is kept. */
-#define NEOTIER_SPARE_CALM_NS 10000000000ULL
+#define NEOTIER_SPARE_CALM_NS 2000000000ULL
 
 /* All zero at first. */
 struct neotier_spare {
 	u64 pages;	/* to keep free above the low watermark */
 	u64 missed;	/* allocations so far */
+	u64 grown;	/* pages of programs so far */
 	u64 watched_ns;	/* when that was seen; 0: never */
 	u64 calm_ns;	/* none since then */
 	u64 left_ns;	/* of CPU time */
@@ -54,11 +56,12 @@ static inline bool neotier_spare_due(const struct neotier_spare *spare, u64 now_
  * neotier_spare_watch() - what was missed
  * @spare: state
  * @missed: allocations meant for the node that found no room there, so far; one that runs backwards counts from there
+ * @grown: pages that programs have on the slow node and that nobody moved there, up to a constant
  * @above_low: free pages above the low watermark
  * @node_pages: of the node
  * @now_ns: now
  */
-void neotier_spare_watch(struct neotier_spare *spare, u64 missed, u64 above_low, u64 node_pages, u64 now_ns);
+void neotier_spare_watch(struct neotier_spare *spare, u64 missed, u64 grown, u64 above_low, u64 node_pages, u64 now_ns);
 
 /**
  * neotier_spare_wanted() - pages to demote now

@@ -15,13 +15,13 @@ constexpr u64 kPageNs = 10'000;
 // Watches every interval, each with `more` allocations missed and all room that is wanted.
 struct Node {
   neotier_spare spare{};
-  u64 now = kSecond, missed = 1000;
+  u64 now = kSecond, missed = 1000, grown = 50;
 
-  explicit Node(u64 before = 1000) : missed(before) { neotier_spare_watch(&spare, missed, 0, kNode, now); }
+  explicit Node(u64 before = 1000) : missed(before) { neotier_spare_watch(&spare, missed, grown, 0, kNode, now); }
   void watch(u64 more, u64 above_low) {
     now += NEOTIER_SPARE_INTERVAL_NS;
     missed += more;
-    neotier_spare_watch(&spare, missed, above_low, kNode, now);
+    neotier_spare_watch(&spare, missed, grown, above_low, kNode, now);
   }
   u64 wanted(u64 above_low) { return neotier_spare_wanted(&spare, above_low, kPageNs, now); }
 };
@@ -36,7 +36,7 @@ TEST(Spare, WhatWasMissedBeforeDoesNotCount) {
 TEST(Spare, IsDueOncePerInterval) {
   neotier_spare spare{};
   EXPECT_TRUE(neotier_spare_due(&spare, kSecond));
-  neotier_spare_watch(&spare, 0, 0, kNode, kSecond);
+  neotier_spare_watch(&spare, 0, 0, 0, kNode, kSecond);
   EXPECT_FALSE(neotier_spare_due(&spare, kSecond + NEOTIER_SPARE_INTERVAL_NS - 1));
   EXPECT_TRUE(neotier_spare_due(&spare, kSecond + NEOTIER_SPARE_INTERVAL_NS));
 }
@@ -49,6 +49,34 @@ TEST(Spare, GrowsWhileAllocationsAreMissed) {
   EXPECT_EQ(n.spare.pages, 2 * kLeast);
   for (int i = 0; i < 20; i++) n.watch(1, kNode);
   EXPECT_EQ(n.spare.pages, kMost);
+}
+
+TEST(Spare, ProgramsThatGrowGetNone) {
+  Node n;
+  n.grown += 100;
+  n.watch(100, 0);
+  EXPECT_EQ(n.spare.pages, 0u);
+  n.grown += 50;
+  n.watch(100, 0);
+  EXPECT_EQ(n.spare.pages, 0u);
+  n.grown += 49;
+  n.watch(100, 0);
+  EXPECT_EQ(n.spare.pages, kLeast);
+}
+
+TEST(Spare, ProgramsThatShrinkHideNoMiss) {
+  Node n;
+  n.grown -= 1000;
+  n.watch(1, 0);
+  EXPECT_EQ(n.spare.pages, kLeast);
+}
+
+// One huge page is an allocation of 512 pages.
+TEST(Spare, HugePagesOfProgramsAreGrowth) {
+  Node n;
+  n.grown += 5120;
+  n.watch(15, 0);
+  EXPECT_EQ(n.spare.pages, 0u);
 }
 
 TEST(Spare, DoesNotGrowBeforeItIsThere) {
