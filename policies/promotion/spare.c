@@ -17,16 +17,16 @@ void neotier_spare_watch(struct neotier_spare *spare, u64 missed, u64 grown, u64
 {
 	s64 programs = (s64)(grown - spare->grown);
 	u64 all = missed > spare->missed ? missed - spare->missed : 0;
-	bool more = all && (programs <= 0 || (u64)programs < all / 2 + all % 2);
 
 	spare->missed = missed;
 	spare->grown = grown;
+	spare->many = spare->watched_ns && all >= NEOTIER_SPARE_WORTH && (programs <= 0 || (u64)programs < all / 2 + all % 2);
 	if (!spare->watched_ns) {
 		spare->watched_ns = spare->calm_ns = spare->filled_ns = now_ns;
 		return;
 	}
 	spare->watched_ns = now_ns;
-	if (more) {
+	if (spare->many) {
 		spare->calm_ns = now_ns;
 		if (above_low >= spare->pages)
 			spare->pages = neotier_clamp_u64(spare->pages * 2, node_pages / NEOTIER_SPARE_LEAST_SHARE,
@@ -41,7 +41,7 @@ u64 neotier_spare_wanted(struct neotier_spare *spare, u64 above_low, u64 page_ns
 {
 	u64 lacking = spare->pages > above_low ? spare->pages - above_low : 0, paid;
 
-	if (!lacking)
+	if (!lacking || !spare->many)
 		return 0;
 	neotier_spare_fill(spare, now_ns);
 	paid = spare->left_ns / page_ns;

@@ -5,8 +5,9 @@
  *
  * The kernel's memory is mostly in use at once, and can never be promoted: what is on the slow node stays there. So pages that
  * nobody uses go down before it comes. How many are kept free follows what the kernel counts: allocations that were meant for the
- * node and found no room there. While most of these are not programs that grow, and what was to be free was, twice as much is
- * kept; after a while without them, half. A node where nothing is missed keeps nothing.
+ * node and found no room there. While there are many, and most of them are not programs that grow, pages are demoted until so many
+ * are free; where so many were free, twice as much is kept. After a while without, half. A node where little is missed keeps
+ * nothing.
  *
  * A program that grows gets none: it would take all that is made free, and what turns out hot of it comes up by itself.
  *
@@ -32,7 +33,9 @@ extern "C" {
 #define NEOTIER_SPARE_MOST_SHARE 64U
 /* Between two looks at what was missed: that takes a read for each CPU and zone. */
 #define NEOTIER_SPARE_INTERVAL_NS 100000000ULL
-/* Without a miss for so long: half is kept. */
+/* Allocations missed in it that are worth room: a few are a thousandth of what a busy socket takes. */
+#define NEOTIER_SPARE_WORTH 64U
+/* Without so many for so long: half is kept. */
 #define NEOTIER_SPARE_CALM_NS 2000000000ULL
 
 /* All zero at first. */
@@ -41,7 +44,8 @@ struct neotier_spare {
 	u64 missed;	/* allocations so far */
 	u64 grown;	/* pages of programs so far */
 	u64 watched_ns;	/* when that was seen; 0: never */
-	u64 calm_ns;	/* none since then */
+	u64 calm_ns;	/* not many since then */
+	bool many;	/* when that was seen */
 	u64 left_ns;	/* of CPU time */
 	u64 filled_ns;	/* when left_ns was right */
 };

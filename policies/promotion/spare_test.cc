@@ -10,7 +10,7 @@ namespace {
 constexpr u64 kMs = 1'000'000, kSecond = 1000 * kMs;
 constexpr u64 kNode = 1 << 16;  // pages
 constexpr u64 kLeast = kNode / NEOTIER_SPARE_LEAST_SHARE, kMost = kNode / NEOTIER_SPARE_MOST_SHARE;
-constexpr u64 kPageNs = 10'000;
+constexpr u64 kPageNs = 10'000, kWorth = NEOTIER_SPARE_WORTH;
 
 // Watches every interval, each with `more` allocations missed and all room that is wanted.
 struct Node {
@@ -43,12 +43,22 @@ TEST(Spare, IsDueOncePerInterval) {
 
 TEST(Spare, GrowsWhileAllocationsAreMissed) {
   Node n;
-  n.watch(1, 0);
+  n.watch(kWorth, 0);
   EXPECT_EQ(n.spare.pages, kLeast);
-  n.watch(1, kLeast);
+  n.watch(kWorth, kLeast);
   EXPECT_EQ(n.spare.pages, 2 * kLeast);
-  for (int i = 0; i < 20; i++) n.watch(1, kNode);
+  for (int i = 0; i < 20; i++) n.watch(kWorth, kNode);
   EXPECT_EQ(n.spare.pages, kMost);
+}
+
+TEST(Spare, AFewAreNotWorthIt) {
+  Node n;
+  n.watch(kWorth - 1, 0);
+  EXPECT_EQ(n.spare.pages, 0u);
+  n.watch(kWorth, 0);
+  EXPECT_GT(n.wanted(0), 0u);
+  n.watch(kWorth - 1, 0);
+  EXPECT_EQ(n.wanted(0), 0u);
 }
 
 TEST(Spare, ProgramsThatGrowGetNone) {
@@ -67,7 +77,7 @@ TEST(Spare, ProgramsThatGrowGetNone) {
 TEST(Spare, ProgramsThatShrinkHideNoMiss) {
   Node n;
   n.grown -= 1000;
-  n.watch(1, 0);
+  n.watch(kWorth, 0);
   EXPECT_EQ(n.spare.pages, kLeast);
 }
 
@@ -81,15 +91,15 @@ TEST(Spare, HugePagesOfProgramsAreGrowth) {
 
 TEST(Spare, DoesNotGrowBeforeItIsThere) {
   Node n;
-  n.watch(1, 0);
-  for (int i = 0; i < 20; i++) n.watch(1, kLeast - 1);
+  n.watch(kWorth, 0);
+  for (int i = 0; i < 20; i++) n.watch(kWorth, kLeast - 1);
   EXPECT_EQ(n.spare.pages, kLeast);
 }
 
 TEST(Spare, HalfOfItGoesAfterAWhileWithoutAMiss) {
   Node n;
-  n.watch(1, 0);
-  n.watch(1, kNode);
+  n.watch(kWorth, 0);
+  n.watch(kWorth, kNode);
   for (u64 ns = 0; ns < NEOTIER_SPARE_CALM_NS - NEOTIER_SPARE_INTERVAL_NS; ns += NEOTIER_SPARE_INTERVAL_NS)
     n.watch(0, kNode);
   EXPECT_EQ(n.spare.pages, 2 * kLeast);
@@ -104,13 +114,13 @@ TEST(Spare, ACounterThatRunsBackwardsIsNoMiss) {
   n.missed = 10;
   n.watch(0, 0);
   EXPECT_EQ(n.spare.pages, 0u);
-  n.watch(1, 0);
+  n.watch(kWorth, 0);
   EXPECT_EQ(n.spare.pages, kLeast);
 }
 
 TEST(Spare, WantsWhatIsLackingWithinItsTime) {
   Node n;
-  n.watch(1, 0);
+  n.watch(kWorth, 0);
   // 100 ms / 200 = 500 us: 50 pages of 10 us.
   EXPECT_EQ(n.wanted(0), 50u);
   EXPECT_EQ(n.wanted(kLeast - 20), 20u);
@@ -123,7 +133,7 @@ TEST(Spare, WantsWhatIsLackingWithinItsTime) {
 
 TEST(Spare, TimeIsSavedUpToALimit) {
   Node n;
-  n.watch(1, 0);
+  n.watch(kWorth, 0);
   n.now += 3600 * kSecond;
   n.spare.pages = 1'000'000;
   EXPECT_EQ(n.wanted(0), NEOTIER_SPARE_SAVED_NS / kPageNs);
@@ -133,7 +143,7 @@ TEST(Spare, TimeIsSavedUpToALimit) {
 
 TEST(Spare, LittleTimeAddsUp) {
   Node n;
-  n.watch(1, 0);
+  n.watch(kWorth, 0);
   EXPECT_EQ(n.wanted(0), 50u);
   for (int i = 0; i < 1000; i++) {
     n.now += NEOTIER_SPARE_SHARE / 2;
