@@ -33,7 +33,7 @@ extern "C" {
 #define NEOTIER_SPARE_MOST_SHARE 64U
 /* Between two looks at what was missed: that takes a read for each CPU and zone. */
 #define NEOTIER_SPARE_INTERVAL_NS 100000000ULL
-/* Allocations missed in it that are worth room: a few are a thousandth of what a busy socket takes. */
+/* Allocations missed in it that are worth making room for. */
 #define NEOTIER_SPARE_WORTH 64U
 /* Without so many for so long: half is kept. */
 #define NEOTIER_SPARE_CALM_NS 2000000000ULL
