@@ -435,6 +435,9 @@ TEST(Payback, RegretsRaiseThePriceAsReturnsDo) {
   s.regrets = 10;
   s.ping_pong = 80;
   EXPECT_EQ(one_for_one.decide(s).threshold, 100u);
+  // So are promoted pages that were idle again too soon: 10 and 10 of 100 are more than an eighth.
+  s.short_stays = 10;
+  EXPECT_EQ(one_for_one.decide(s).threshold, 125u);
 }
 
 TEST(Payback, PagesThatComeBackRaiseThePriceUntilTheyStop) {
