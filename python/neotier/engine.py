@@ -122,6 +122,21 @@ class CompletionQueue:
                 del self._held[number]
             raise
 
+    def add_layers(self, load: Any) -> None:
+        """For each layer of a load (neotier.kv) (load, layer) will come out of take() once that layer of all its blocks has come.
+        ExistsError: the load has its place in a queue already."""
+        with self._lock:
+            number = self._next
+            self._next += load.layers
+            self._held.update({number + layer: (load, layer) for layer in range(load.layers)})
+        try:
+            check(load._notify_layers(self._queue, number))
+        except Exception:
+            with self._lock:
+                for layer in range(load.layers):
+                    del self._held[number + layer]
+            raise
+
     def take(self, most: int = 1024) -> list[Any]:
         """The oldest tags; never waits."""
         numbers = ffi.new("uint64_t[]", most)

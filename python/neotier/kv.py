@@ -141,8 +141,15 @@ class Load:
         else:
             check(lib.neotier_kv_load_wait_layer(self._load, layer, _ms(timeout)))
 
+    @property
+    def layers(self) -> int:
+        return self._store.layers
+
     def _notify(self, queue, number: int) -> int:  # CompletionQueue.add()
         return lib.neotier_kv_load_notify(self._load, queue, number)
+
+    def _notify_layers(self, queue, number: int) -> int:  # CompletionQueue.add_layers()
+        return lib.neotier_kv_load_notify_layers(self._load, queue, number)
 
     def cancel(self) -> None:
         lib.neotier_kv_load_cancel(self._load)
@@ -191,7 +198,7 @@ class KvSession:
         return _plan(made)
 
     def load(self, keys: Keys, into: Buffers, first_position: int = 0, decide: PlanOptions | None = None) -> Load:
-        """Starts to load the leading blocks that are there. into[layer * blocks + block]: layer_bytes each, writable.
+        """Starts to load the leading blocks that are there. into[piece * blocks + block]: of the piece's size each, writable.
         first_position: how many blocks of the prefix come before the first. decide: only as many as plan() would load; Load.plan says
         what was decided, and the others are to be computed."""
         names, nr = key_array(keys)
@@ -225,13 +232,16 @@ class KvSession:
 
 
 class KvStore:
-    """Blocks of `layers` pieces of layer_bytes each. The engine must have been opened with events=65536 or more.
+    """Blocks of `layers` layers of layer_bytes each, or of pieces: piece_bytes, layer by layer, where a layer has places of its own for
+    K and V, or layers have sizes of their own; layer_pieces says how many each layer has (None: all as many). Without them a layer is
+    one piece. The engine must have been opened with events=65536 or more.
 
     space: model, data type, layout: keeps apart what must not be mixed. seed: processes that share it share blocks; None: random.
     recompute_ns, recompute_per_position_ns: to make a block anew, and so much more for each block before it.
     """
 
-    def __init__(self, engine: Engine, *, layers: int, layer_bytes: int, block_tokens: int = 16, hash: str = "sha256_cbor",
+    def __init__(self, engine: Engine, *, layers: int, layer_bytes: int = 0, piece_bytes: Sequence[int] | None = None,
+                 layer_pieces: Sequence[int] | None = None, block_tokens: int = 16, hash: str = "sha256_cbor",
                  seed: str | None = None, space: str | None = None, write: Write = "back", write_after: int = 2, store_after: int = 1,
                  recompute_ns: int = 0, recompute_per_position_ns: int = 0, lease: float = 60) -> None:
         if write not in WRITES or hash not in _HASHES:
@@ -242,8 +252,17 @@ class KvStore:
             "hash": _HASHES[hash], "layer_bytes": layer_bytes, "seed": texts[0], "space": texts[1], "write": WRITES[write],
             "write_after": write_after, "store_after": store_after, "recompute_ns": recompute_ns,
             "recompute_per_position_ns": recompute_per_position_ns, "lease_ms": _ms(lease)})
+        if piece_bytes is not None:
+            sizes = ffi.new("uint64_t[]", list(piece_bytes))
+            config.piece_bytes, config.pieces = sizes, len(piece_bytes)
+        if layer_pieces is not None:
+            if len(layer_pieces) != layers:
+                raise ValueError(f"layer_pieces: {len(layer_pieces)} of {layers} layers")
+            counts = ffi.new("uint32_t[]", list(layer_pieces))
+            config.layer_pieces = counts
         self._engine = engine
         self.layers, self.layer_bytes = layers, layer_bytes
+        self.piece_bytes = [layer_bytes] * layers if piece_bytes is None else list(piece_bytes)
         self._kv = not_null(lib.neotier_kv_open(engine._handle(), config))
         self._loads: "weakref.WeakSet[Load]" = weakref.WeakSet()
         engine._before_close.add(self)
@@ -254,16 +273,16 @@ class KvStore:
         return self._kv
 
     def _pieces(self, buffers: Buffers, nr: int, writable: bool):
-        if len(buffers) != nr * self.layers:
-            raise ValueError(f"{len(buffers)} buffers for {nr} blocks of {self.layers} layers")
+        if len(buffers) != nr * len(self.piece_bytes):
+            raise ValueError(f"{len(buffers)} buffers for {nr} blocks of {len(self.piece_bytes)} pieces")
         if isinstance(buffers, Pieces):
-            if buffers.stride < self.layer_bytes:
-                raise ValueError(f"pieces of {buffers.stride} bytes; a block's layer has {self.layer_bytes}")
+            if buffers.stride < max(self.piece_bytes):
+                raise ValueError(f"pieces of {buffers.stride} bytes; a block has one of {max(self.piece_bytes)}")
             return ffi.cast("void **", ffi.from_buffer(addresses := array("Q", buffers.addresses))), (buffers, addresses)
         held = [ffi.from_buffer(buffer, require_writable=writable) for buffer in buffers]
-        for buffer in held:
-            if len(buffer) != self.layer_bytes:
-                raise ValueError(f"a buffer of {len(buffer)} bytes; a block's layer has {self.layer_bytes}")
+        for place, buffer in enumerate(held):
+            if len(buffer) != self.piece_bytes[place // nr]:
+                raise ValueError(f"a buffer of {len(buffer)} bytes; piece {place // nr} of a block has {self.piece_bytes[place // nr]}")
         return ffi.new("void *[]", held), held
 
     def keys(self, tokens: Sequence[int], lora: str | None = None, salt: str | None = None) -> list[bytes]:

@@ -266,6 +266,43 @@ class Blocks(unittest.TestCase):
                 queue.add(load)
             engine.close()
 
+    def test_layout(self):
+        """a block in pieces of several sizes; each layer is told by itself"""
+        sizes = [512, 512, 3000, 40, 41]
+        engine = neotier.Engine("dram=64M", events=65536)
+        self.addCleanup(engine.close)
+        store = neotier.KvStore(engine, layers=3, piece_bytes=sizes, layer_pieces=[2, 1, 2], recompute_ns=1, seed="0")
+        session = store.session(store.tenant("a"))
+        keys = store.keys(range(4 * 16))
+        data = [os.urandom(size) for size in sizes for _ in keys]
+        self.assertEqual(session.store(keys, data), neotier.Stored(4, 0, 0, 0))
+        self.assertEqual(engine.lookup(keys[0]).bytes, sum(sizes))
+        queue, into = neotier.CompletionQueue(), [bytearray(size) for size in sizes for _ in keys]
+        with session.load(keys, into) as load:
+            queue.add_layers(load)
+            told = []
+            while len(told) < 3:
+                self.assertEqual(select.select([queue], [], [], 10)[0], [queue])
+                told += queue.take()
+            self.assertEqual(sorted(layer for _, layer in told), [0, 1, 2])
+            self.assertTrue(all(one is load for one, _ in told))
+            load.wait(0)
+            self.assertEqual(into, data)
+            for add in (queue.add_layers, queue.add):
+                with self.assertRaises(neotier.ExistsError):
+                    add(load)
+            self.assertEqual(queue._held, {})
+        with self.assertRaisesRegex(ValueError, "a buffer of 512 bytes; piece 2 of a block has 3000"):
+            session.load(keys, into[:8] + into[4:8] + into[12:])
+        with self.assertRaisesRegex(ValueError, "16 buffers for 4 blocks of 5 pieces"):
+            session.load(keys, into[:16])
+        for wrong, message in (({"piece_bytes": sizes}, "5 pieces for 3 layers"), ({"piece_bytes": []}, "the one without the other"),
+                               ({"piece_bytes": sizes, "layer_pieces": [2, 2]}, "layer_pieces: 2 of 3 layers"),
+                               ({"piece_bytes": sizes, "layer_pieces": [2, 1, 2], "layer_bytes": 8}, "give one of them"),
+                               ({"layer_bytes": 8, "layer_pieces": [1, 1, 1]}, "layer_pieces without piece_bytes")):
+            with self.assertRaisesRegex(ValueError, message):
+                neotier.KvStore(engine, layers=3, **wrong)
+
     def test_plan(self):
         """load or recompute: by the costs given and by those seen; what is not worth loading is counted"""
         store = self.open(recompute_ns=0)

@@ -28,7 +28,7 @@ struct neotier_kv_config {
 	uint32_t block_tokens; /* 16 */
 	uint32_t layers;       /* required */
 	uint32_t hash;         /* enum neotier_kv_hash */
-	uint64_t layer_bytes;  /* required: of one block in one layer, K and V together */
+	uint64_t layer_bytes;  /* of one block in one layer, K and V together; 0 where piece_bytes has them */
 	const char *seed;      /* as vLLM's PYTHONHASHSEED: processes that share it share blocks. NULL: random */
 	const char *space;     /* model, data type, layout, KV group: keeps apart what must not be mixed. May be NULL */
 	uint32_t write;        /* enum neotier_kv_write */
@@ -37,6 +37,15 @@ struct neotier_kv_config {
 	uint32_t reserved;
 	uint64_t recompute_ns, recompute_per_position_ns; /* to make a block anew, of which so much for each block before it */
 	uint64_t lease_ms;     /* 60000; the pins of a load end then, whatever became of its owner */
+	/*
+	 * Another layout of a block: layers in several pieces, each with a place of its own in the caller's memory (K and V apart), or of
+	 * sizes of their own. piece_bytes[pieces], layer by layer; layer_pieces[layers], how many each layer has, or NULL: all as many.
+	 * Without it a layer is one piece. What several processes share has to have one layout: it belongs into `space`.
+	 */
+	const uint64_t *piece_bytes;
+	const uint32_t *layer_pieces;
+	uint32_t pieces;
+	uint32_t reserved2;
 };
 
 struct neotier_kv_stored {
@@ -111,8 +120,8 @@ NEOTIER_API int64_t neotier_kv_request(neotier_kv *kv, uint64_t session, const s
 NEOTIER_API int64_t neotier_kv_lookup(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr);
 
 /*
- * Loads the leading blocks that are there; layer 0 of all of them first. into[layer * nr + block]: layer_bytes each, which must stay
- * until the load is freed. NULL: neotier_error().
+ * Loads the leading blocks that are there; layer 0 of all of them first. into[piece * nr + block], where a layer that is not in pieces is
+ * one: as many bytes each as the piece has, which must stay until the load is freed. NULL: neotier_error().
  */
 NEOTIER_API neotier_kv_load *neotier_kv_load_start(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr,
 						   void *const *into);
@@ -141,6 +150,8 @@ NEOTIER_API int neotier_kv_load_wait(neotier_kv_load *load, uint64_t timeout_ms)
 NEOTIER_API size_t neotier_kv_load_good(const neotier_kv_load *load);
 /* As neotier_ticket_notify(), when all of it has ended: then neotier_kv_load_wait() does not wait. */
 NEOTIER_API int neotier_kv_load_notify(neotier_kv_load *load, neotier_queue *queue, uint64_t tag);
+/* The same for each layer of all blocks by itself: tag + layer. EEXISTS: of a load either this or the other one is asked for, once. */
+NEOTIER_API int neotier_kv_load_notify_layers(neotier_kv_load *load, neotier_queue *queue, uint64_t tag);
 NEOTIER_API void neotier_kv_load_cancel(neotier_kv_load *load);
 /* Waits for what is at a tier just now, and releases the pins. */
 NEOTIER_API void neotier_kv_load_free(neotier_kv_load *load);

@@ -42,6 +42,8 @@ neotier::kv::StoreOptions store_options(const neotier_kv_config& c) {
   neotier::kv::StoreOptions options;
   options.layers = c.layers;
   options.layer_bytes = c.layer_bytes;
+  if (c.piece_bytes) options.piece_bytes.assign(c.piece_bytes, c.piece_bytes + c.pieces);
+  if (c.layer_pieces) options.layer_pieces.assign(c.layer_pieces, c.layer_pieces + c.layers);
   options.write = static_cast<neotier::kv::WritePolicy>(c.write);
   if (c.write_after) options.write_after = c.write_after;
   if (c.store_after) options.store_after = c.store_after;
@@ -120,8 +122,8 @@ neotier_kv_load* start_load(neotier_kv* kv, uint64_t session, const struct neoti
                             void* const* into, uint32_t first_position, struct neotier_kv_plan* plan) {
   neotier_kv_load* started = nullptr;
   (void)guarded([&] {
-    if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
-    std::vector<std::byte*> places(nr * kv->store.options().layers);
+    if (nr > SIZE_MAX / kv->store.layout().nr_pieces()) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
+    std::vector<std::byte*> places(nr * kv->store.layout().nr_pieces());
     for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<std::byte*>(into[i]);
     const neotier::kv::PlanOptions decide = plan ? options_of(plan) : neotier::kv::PlanOptions{};
     auto load = kv->store.load(session, keys_of(keys, nr), places, first_position, plan ? &decide : nullptr);
@@ -145,6 +147,8 @@ neotier_kv* neotier_kv_open(neotier_engine* engine, const struct neotier_kv_conf
     const neotier_kv_config own = taken(config);
     if (own.hash > NEOTIER_KV_XXH3) return fail(NEOTIER_EINVALID, "config: no such hash");
     if (own.write > NEOTIER_KV_WRITE_THROUGH) return fail(NEOTIER_EINVALID, "config: no such write policy");
+    if ((own.piece_bytes == nullptr) != (own.pieces == 0))
+      return fail(NEOTIER_EINVALID, "config: piece_bytes and pieces: the one without the other");
     if (!engine->engine.keeps_events())
       return fail(NEOTIER_EINVALID, "the engine keeps no events; open it with events = 65536");
     opened = new neotier_kv{neotier::kv::KeyChain(key_options(own)), {engine->engine, store_options(own)}};
@@ -280,6 +284,14 @@ int neotier_kv_load_notify(neotier_kv_load* load, neotier_queue* queue, uint64_t
   });
 }
 
+int neotier_kv_load_notify_layers(neotier_kv_load* load, neotier_queue* queue, uint64_t tag) {
+  return guarded([&] {
+    if (!load->load->notify_layers(queue->queue, tag))
+      return fail(NEOTIER_EEXISTS, "the load has its place in a queue already");
+    return 0;
+  });
+}
+
 void neotier_kv_load_cancel(neotier_kv_load* load) { load->load->cancel(); }
 
 void neotier_kv_load_free(neotier_kv_load* load) { delete load; }
@@ -287,8 +299,8 @@ void neotier_kv_load_free(neotier_kv_load* load) { delete load; }
 int neotier_kv_store(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr,
                      const void* const* from, uint32_t first_position, struct neotier_kv_stored* stored) {
   return guarded([&] {
-    if (nr > SIZE_MAX / kv->store.options().layers) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
-    std::vector<const std::byte*> places(nr * kv->store.options().layers);
+    if (nr > SIZE_MAX / kv->store.layout().nr_pieces()) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
+    std::vector<const std::byte*> places(nr * kv->store.layout().nr_pieces());
     for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<const std::byte*>(from[i]);
     const auto result = kv->store.store(session, keys_of(keys, nr), places, first_position);
     if (stored) {

@@ -34,6 +34,15 @@ engine::TimeModel compute_guess(double block_ns, double position_ns) {
   return {block, position_ns > 0 ? position_ns : block * 1e-4, 200000};
 }
 
+BlockLayout layout_of(const StoreOptions& options) {
+  if (options.piece_bytes.empty()) {
+    if (!options.layer_pieces.empty()) throw std::runtime_error("layer_pieces without piece_bytes");
+    return BlockLayout(options.layers, options.layer_bytes);
+  }
+  if (options.layer_bytes != 0) throw std::runtime_error("layer_bytes and piece_bytes: give one of them");
+  return BlockLayout(options.layers, options.piece_bytes, options.layer_pieces);
+}
+
 Status no_session() { return Status(Code::kNotFound, "no such session; open one, it may have expired"); }
 
 }  // namespace
@@ -46,11 +55,11 @@ size_t KvStore::KeyHash::operator()(const Key& key) const {
 }
 
 KvStore::KvStore(engine::Engine& engine, const StoreOptions& options)
-    : engine_(engine), options_(options), clock_(options.clock ? *options.clock : steady_), events_(options.events) {
-  if (options_.layers == 0 || options_.layer_bytes == 0 || block_bytes() / options_.layers != options_.layer_bytes ||
-      block_bytes() > UINT32_MAX)
-    throw std::runtime_error(fmt::format("{} layers of {} bytes: a block has 1 .. {} bytes in 1 layer or more",
-                                         options_.layers, options_.layer_bytes, UINT32_MAX));
+    : engine_(engine),
+      options_(options),
+      layout_(layout_of(options)),
+      clock_(options.clock ? *options.clock : steady_),
+      events_(options.events) {
   if (options_.store_after == 0 || options_.write_after == 0)
     throw std::runtime_error("store_after and write_after count from 1");
   for (const engine::TierStatus& tier : engine_.status().tiers) {
@@ -162,12 +171,12 @@ LoadPlan KvStore::make_plan(const Session& session, std::span<const Key> keys, u
   std::array<engine::ReadPrice, engine::kMaxTiers> prices;
   const size_t found = engine_.read_sources(keys, from, prices);
   std::array<PlanTier, engine::kMaxTiers> tiers;
-  const bool small = options_.layer_bytes <= kInlineBytes;
+  const bool small = layout_.largest_piece() <= kInlineBytes;
   for (size_t i = 0; i < tiers.size(); i++) {
-    tiers[i] = small && prices[i].mapped
-                   ? PlanTier{0, inline_.predict_ns(options_.layers, static_cast<double>(block_bytes()))}
-                   : PlanTier{static_cast<double>(prices[i].wait_ns),
-                              prices[i].ns_per_byte * static_cast<double>(block_bytes())};
+    tiers[i] = small && prices[i].mapped ? PlanTier{0, inline_.predict_ns(static_cast<double>(layout_.nr_pieces()),
+                                                                          static_cast<double>(block_bytes()))}
+                                         : PlanTier{static_cast<double>(prices[i].wait_ns),
+                                                    prices[i].ns_per_byte * static_cast<double>(block_bytes())};
   }
   const Request& request = session.request;
   const bool told = !request.cost_ns.empty() && request.holds(keys, first_position);
@@ -181,7 +190,7 @@ LoadPlan KvStore::make_plan(const Session& session, std::span<const Key> keys, u
     if (i <= found) rest[i] = sum;
   }
   if (found == keys.size()) rest[found] = options.after_ns;
-  return plan_load({from.data(), found}, tiers, rest, options_.layers, options);
+  return plan_load({from.data(), found}, tiers, rest, layout_.layers(), options);
 }
 
 Result<LoadPlan> KvStore::plan(SessionId session, std::span<const Key> keys, const PlanOptions& options,
@@ -412,10 +421,10 @@ void KvStore::passed_over(const Key& key, engine::TierId tier) {
 Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const Key> keys,
                                             std::span<std::byte* const> into, uint32_t first_position,
                                             const PlanOptions* decide) {
-  if (keys.size() > SIZE_MAX / options_.layers || into.size() != keys.size() * options_.layers)
-    return Status(Code::kInvalid,
-                  fmt::format("{} destinations for {} blocks of {} layers", into.size(), keys.size(), options_.layers));
-  std::unique_ptr<Load> load(new Load(*this, options_.layers));
+  if (keys.size() > SIZE_MAX / layout_.nr_pieces() || into.size() != keys.size() * layout_.nr_pieces())
+    return Status(Code::kInvalid, fmt::format("{} destinations for {} blocks of {} pieces", into.size(), keys.size(),
+                                              layout_.nr_pieces()));
+  std::unique_ptr<Load> load(new Load(*this, layout_.layers()));
   load->pins_ = engine_.open_session();
   {
     std::lock_guard lock(mutex_);
@@ -450,24 +459,26 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
   // Small pieces of blocks that the host can address are copied here and now: handing one to another thread takes
   // longer than copying it.
   std::vector<bool> there(load->blocks_);
-  if (options_.layer_bytes <= kInlineBytes) {
+  if (layout_.largest_piece() <= kInlineBytes) {
     const uint64_t begin = steady_.now_ns();
     engine_.read_mapped(
         keys.first(load->blocks_),
         [&](size_t block, const std::byte* bytes) {
-          for (uint32_t layer = 0; layer < options_.layers; layer++)
-            std::memcpy(into[layer * keys.size() + block], bytes + layer * options_.layer_bytes, options_.layer_bytes);
+          for (size_t i = 0; i < layout_.nr_pieces(); i++) {
+            const BlockPiece& piece = layout_.pieces()[i];
+            std::memcpy(into[i * keys.size() + block], bytes + piece.offset, piece.bytes);
+          }
         },
         there);
     if (const auto copied = static_cast<double>(std::count(there.begin(), there.end(), true)); copied > 0) {
       std::lock_guard lock(mutex_);
-      inline_.observe(copied * options_.layers, copied * static_cast<double>(block_bytes()),
+      inline_.observe(copied * static_cast<double>(layout_.nr_pieces()), copied * static_cast<double>(block_bytes()),
                       static_cast<double>(steady_.now_ns() - begin));
     }
   }
   const auto others = static_cast<size_t>(std::count(there.begin(), there.end(), false));
   // In the order in which a forward pass needs them.
-  for (uint32_t layer = 0; layer < options_.layers; layer++) {
+  for (uint32_t layer = 0; layer < layout_.layers(); layer++) {
     if (others == 0) break;
     load->tickets_[layer].reserve(others);
     // A layer's tickets lie together: they come and go at once.
@@ -478,8 +489,10 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
       // Kept before it is used: the load waits for all that may still write to the caller's memory.
       const engine::TicketRef& ticket =
           load->tickets_[layer].emplace_back(tickets, &tickets[load->tickets_[layer].size()]);
-      engine_.get_async(keys[block], layer * options_.layer_bytes,
-                        {into[layer * keys.size() + block], options_.layer_bytes}, ticket, false);
+      for (size_t i = layout_.first_piece(layer); i < layout_.end_piece(layer); i++) {
+        const BlockPiece& piece = layout_.pieces()[i];
+        engine_.get_async(keys[block], piece.offset, {into[i * keys.size() + block], piece.bytes}, ticket, false);
+      }
     }
   }
   return load;
@@ -488,9 +501,9 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
 StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::span<const std::byte* const> from,
                            uint32_t first_position) {
   StoreResult result;
-  if (keys.size() > SIZE_MAX / options_.layers || from.size() != keys.size() * options_.layers) {
-    result.status = Status(Code::kInvalid, fmt::format("{} sources for {} blocks of {} layers", from.size(),
-                                                       keys.size(), options_.layers));
+  if (keys.size() > SIZE_MAX / layout_.nr_pieces() || from.size() != keys.size() * layout_.nr_pieces()) {
+    result.status = Status(Code::kInvalid, fmt::format("{} sources for {} blocks of {} pieces", from.size(),
+                                                       keys.size(), layout_.nr_pieces()));
     return result;
   }
   // What this call brought into the books, and what is to become of each block.
@@ -581,11 +594,13 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
     }
   }
   const auto copy = [&](size_t i, std::byte* room) {
-    for (uint32_t layer = 0; layer < options_.layers; layer++)
-      std::memcpy(room + layer * options_.layer_bytes, from[layer * keys.size() + i], options_.layer_bytes);
+    for (size_t k = 0; k < layout_.nr_pieces(); k++) {
+      const BlockPiece& piece = layout_.pieces()[k];
+      std::memcpy(room + piece.offset, from[k * keys.size() + i], piece.bytes);
+    }
   };
   // Blocks whose bytes lie together go to a disk side by side.
-  for (size_t i = 0; i < tried && options_.layers == 1 && !late; i++)
+  for (size_t i = 0; i < tried && layout_.nr_pieces() == 1 && !late; i++)
     if (at_hand[i] && arrival.outcomes()[first + i] == engine::UseOutcome::kRoom) arrival.start(first + i, from[i]);
   for (; done < tried; done++) {
     if (!at_hand[done]) continue;
@@ -601,7 +616,7 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
         outcome = engine::UseOutcome::kHit;
       } else {
         status =
-            options_.layers == 1 ? keep_late(key, offer.cost_ns, from[done]) : keep_late(key, offer.cost_ns, write);
+            layout_.nr_pieces() == 1 ? keep_late(key, offer.cost_ns, from[done]) : keep_late(key, offer.cost_ns, write);
       }
     } else {
       outcome = arrival.outcomes()[first + done];
@@ -734,9 +749,11 @@ Load::~Load() {
   if (pins_) store_.engine_.close_session(pins_);
 }
 
+// All that may throw comes first, so that the caller may ask again.
 bool Load::notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) {
-  if (std::exchange(notified_, true)) return false;
+  if (notified_) return false;
   const auto ended = std::make_shared<engine::CompletionTag>(queue, tag);
+  notified_ = true;
   for (const auto& layer : tickets_) {
     for (const engine::TicketRef& ticket : layer) {
       ended->expect();
@@ -744,6 +761,23 @@ bool Load::notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_
     }
   }
   ended->seal();
+  return true;
+}
+
+bool Load::notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) {
+  if (notified_) return false;
+  std::vector<std::shared_ptr<engine::CompletionTag>> ended;
+  ended.reserve(tickets_.size());
+  while (ended.size() < tickets_.size())
+    ended.push_back(std::make_shared<engine::CompletionTag>(queue, tag + ended.size()));
+  notified_ = true;
+  for (size_t layer = 0; layer < tickets_.size(); layer++) {
+    for (const engine::TicketRef& ticket : tickets_[layer]) {
+      ended[layer]->expect();
+      (void)ticket->listen(ended[layer]);
+    }
+    ended[layer]->seal();
+  }
   return true;
 }
 

@@ -32,6 +32,7 @@
 #include "engine/engine.h"
 #include "engine/events.h"
 #include "engine/time_model.h"
+#include "kv/block_layout.h"
 #include "kv/counters.h"
 #include "kv/load_plan.h"
 
@@ -49,7 +50,10 @@ enum class WritePolicy : uint8_t {
 
 struct StoreOptions {
   uint32_t layers = 0;
-  uint64_t layer_bytes = 0;  // of one block in one layer, K and V together
+  uint64_t layer_bytes = 0;  // of one block in one layer, which is one piece then; 0: piece_bytes has them
+  // Of BlockLayout: layers of several pieces, or of sizes of their own.
+  std::vector<uint64_t> piece_bytes = {};
+  std::vector<uint32_t> layer_pieces = {};
   WritePolicy write = WritePolicy::kWriteBack;
   uint32_t write_after = 2;
   // A block is stored when it is offered for the so-many-th time. 1: at once. Text that is seen once is most of what a
@@ -105,8 +109,11 @@ class Load {
   // be computed anew; those before it are good in this layer.
   engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms);
   engine::Status wait(uint64_t timeout_ms);
-  // `tag` comes to the queue once nothing is under way any more; at once if that is so. false: that was asked before.
+  // `tag` comes to the queue once nothing is under way any more; at once if that is so. false: this or the next one was
+  // asked for before.
   bool notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag);
+  // The same for each layer by itself, of all blocks: tag + layer.
+  bool notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag);
   // Leading blocks whose layers, of those waited for, have all arrived.
   size_t good_blocks() const { return good_; }
   void cancel();
@@ -132,7 +139,8 @@ class KvStore {
   KvStore(engine::Engine& engine, const StoreOptions& options);
 
   const StoreOptions& options() const { return options_; }
-  uint64_t block_bytes() const { return options_.layers * options_.layer_bytes; }
+  const BlockLayout& layout() const { return layout_; }
+  uint64_t block_bytes() const { return layout_.bytes(); }
 
   // The tenant of that name, made or given a new quota. quota 0: none.
   TenantId tenant(const std::string& name, uint64_t quota_bytes);
@@ -147,9 +155,9 @@ class KvStore {
   // A request begins: how many of its leading blocks are there. kInvalid: costs for another number of blocks.
   engine::Result<size_t> lookup(SessionId session, std::span<const engine::Key> keys, const RequestTraits& traits = {});
 
-  // Starts to load the leading blocks that are there, layer 0 of all of them first. into: [layer * keys.size() +
-  // block], layer_bytes each; must stay until the load is gone. first_position: of the first key in its prefix. decide:
-  // only as many as plan() would load.
+  // Starts to load the leading blocks that are there, layer 0 of all of them first. into: [piece * keys.size() +
+  // block], as many bytes as the layout's piece has; must stay until the load is gone. first_position: of the first key
+  // in its prefix. decide: only as many as plan() would load.
   engine::Result<std::unique_ptr<Load>> load(SessionId session, std::span<const engine::Key> keys,
                                              std::span<std::byte* const> into, uint32_t first_position = 0,
                                              const PlanOptions* decide = nullptr);
@@ -261,6 +269,7 @@ class KvStore {
 
   engine::Engine& engine_;
   StoreOptions options_;
+  const BlockLayout layout_;
   engine::SteadyClock steady_;
   const engine::Clock& clock_;
   std::vector<std::string> tier_names_;

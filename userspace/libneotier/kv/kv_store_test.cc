@@ -224,7 +224,6 @@ TEST(KvStore, ARequestIsToldOnce) {
   EXPECT_EQ(rig.engine->status().counters.misses, misses + 1);
 }
 
-// A block that left is known when it comes again: the policy that counts uses keeps it for one that came once.
 // Blocks in the middle of a prompt: the load begins a request at their position, and what is stored next belongs to it.
 TEST(KvStore, ALoadFromTheMiddleOfAPrompt) {
   Rig rig;
@@ -244,6 +243,7 @@ TEST(KvStore, ALoadFromTheMiddleOfAPrompt) {
   EXPECT_EQ(told(), 2u) << "one request of four blocks";
 }
 
+// A block that left is known when it comes again: the policy that counts uses keeps it for one that came once.
 TEST(KvStore, PoliciesRememberWhatLeft) {
   std::vector<engine::TierSetup> setups(1);
   engine::MemTierOptions tier;
