@@ -5,8 +5,7 @@
  *
  * The walk goes by frame, and from a frame to all pages of the page table that maps it, since the owner is what costs. A bit
  * that it clears is handed on as the folio's young flag, so that the kernel's reclaim still knows of the access. No TLB is
- * flushed, as the kernel does not for this: a translation that stays cached hides accesses for a while, and a page is looked
- * at again before it goes.
+ * flushed, as the kernel does not for this: a translation that stays cached hides accesses for a while.
  *
  * Invariant: page tables are walked with the anon_vma's lock held, read. A process takes it for writing before it frees the
  * tables of a VMA, and khugepaged before it takes a table's place.
@@ -24,8 +23,6 @@
 #include "compat.h"
 #include "neotier.h"
 
-/* Page table entries, and frames to start from, of a group: some 50 microseconds a look. */
-#define NEOTIER_AGE_GROUP 4096U
 /* It is done without, if need be. */
 #define NEOTIER_AGE_GFP (GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN)
 

@@ -471,7 +471,7 @@ u64 neotier_quota_pages(u64 interval_ns);
  */
 u64 neotier_room(const struct neotier_device *dev);
 
-/* Of these, how many no other page has to leave for: free above the high watermark, and above what is kept for new memory. */
+/* Of these, how many no other page has to leave for: free above the high watermark, and above what is kept for the kernel. */
 u64 neotier_room_unpaid(const struct neotier_device *dev);
 
 /* In exchange: pages to demote now so that the kernel's own memory finds room. */

@@ -37,6 +37,8 @@ extern "C" {
 #define NEOTIER_AGE_FOUND 4096U
 /* So many times what is wanted now is looked for: hot pages come in waves, and the next would wait for a window. */
 #define NEOTIER_AGE_STOCK 2U
+/* Page table entries, and frames to start from, of a group: some 50 microseconds a look. */
+#define NEOTIER_AGE_GROUP 4096U
 /* Groups of a look at most. */
 #define NEOTIER_AGE_GROUPS 16U
 /* After this they are victims no more, and after half of it at the earliest. */

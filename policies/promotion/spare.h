@@ -28,7 +28,7 @@ extern "C" {
 /* Of a CPU's time, and as much of it can be saved up. */
 #define NEOTIER_SPARE_SHARE 200U
 #define NEOTIER_SPARE_SAVED_NS 10000000ULL
-/* Of the node's pages: what is kept free when the first allocation is missed, and at most. */
+/* Of the node's pages: what is kept free once allocations are missed, and at most. */
 #define NEOTIER_SPARE_LEAST_SHARE 1024U
 #define NEOTIER_SPARE_MOST_SHARE 64U
 /* Between two looks at what was missed: that takes a read for each CPU and zone. */
