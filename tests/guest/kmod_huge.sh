@@ -115,8 +115,11 @@ if [ -w $demotion ] && [ "$(find /sys/devices/virtual/memory_tiering -name 'memo
 	echo 1 > $demotion
 	knob room kswapd
 	before=$(stat promoted_huge)
+	keep_kswapd &
+	keeper=$!
 	line=$($content mb=64 cold=$(($(node_free_mb) + 8)) seconds=100000 stop=4096 want=4096)
 	status=$?
+	kill $keeper
 	echo "# $line promoted_huge=$(($(stat promoted_huge) - before)) room_waits=$(stat room_waits) demoted=$(vmstat pgdemote_kswapd)"
 	[ $status -eq 0 ] && [ "$(stat promoted_huge)" -gt "$before" ] && ok "a full node: they come as kswapd makes room" ||
 		not_ok "a full node: they come as kswapd makes room" "$line"

@@ -176,3 +176,13 @@ field() { echo "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 # vmstat <name>: exact, after what each CPU has counted for itself has been added up
 vmstat() { echo 1 > /proc/sys/vm/stat_refresh 2> /dev/null; awk -v name="$1" '$1 == name { print $2 }' /proc/vmstat; }
 node_free_mb() { awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node0/meminfo; }
+# kswapd gives up for good once it has freed nothing sixteen times in a row, as on a full node that demotes nothing, and on a
+# host with too much to do now and then. It goes on as soon as somebody else reclaims. For the background: whoever asks for
+# memory of node 0 alone reclaims himself.
+keep_kswapd() {
+	while sleep 2; do
+		awk '/^Node/ { node = $2 } node == "0," && /node_unreclaimable: *1/ { gone = 1 } END { exit !gone }' /proc/zoneinfo || continue
+		echo "# kswapd had given up"
+		"$NEOTIER_BIN"/kmod_content node=0 mb=16 quiet sleep seconds=0 > /dev/null
+	done
+}

@@ -132,6 +132,8 @@ elif [ "$NEOTIER_FAKE" != 1 ]; then
 else
 	echo 1 > $demotion
 	knob room kswapd
+	keep_kswapd &
+	keeper=$!
 	demotions() { awk '/pgdemote_kswapd/ { print $2 }' /proc/vmstat; }
 	node_free_kb() { awk '/MemFree/ { print $4 }' /sys/devices/system/node/node0/meminfo; }
 	# Before free memory is looked at: the trace's is of that.
@@ -172,6 +174,7 @@ else
 	$content mb=16 cold=$free seconds=20 stop=3000 sleep > /dev/null
 	[ "$(stat reserved)" = "$before" ] && ok "reserve_pages 0 keeps nothing" || not_ok "reserve_pages 0 keeps nothing" "reserved $before -> $(stat reserved)"
 	knob reserve_pages 1024
+	kill $keeper
 
 	eventually reserve_returned
 	before=$(demotions)
