@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// neotier kernel show | get | set
+// neotier kernel knobs | show | why | get | set
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/top/figures.h"
 #include "kernel/module.h"
+#include "kernel/why.h"
 #include "util/json.h"
 #include "util/known.h"
 #include "util/output_file.h"
@@ -25,6 +28,7 @@ namespace {
 struct Arguments {
   std::string sysfs = kernel::kSysfsRoot;
   std::string json, knob, value;
+  double seconds = 2;
 };
 
 void print_knobs(const std::vector<kernel::Value>& values) {
@@ -116,13 +120,38 @@ int set_command(const Arguments& a) {
   return 0;
 }
 
+int why_command(const Arguments& a) {
+  OutputFile out("--json", a.json);
+  const kernel::Module module(a.sysfs);
+  const auto before = module.read();
+  if (!before) refuse_absent(a);
+  std::this_thread::sleep_for(std::chrono::duration<double>(a.seconds));
+  const auto now = module.read();
+  if (!now) throw std::runtime_error("neotier.ko was unloaded meanwhile");
+  const kernel::Why why = kernel::why(*before, *now, a.seconds);
+  if (out) {
+    nlohmann::ordered_json json = {{"seconds", a.seconds}};
+    json.update(kernel::to_json(why));
+    out.finish(pretty(json));
+    return 0;
+  }
+  fmt::print("{}\n", why.summary);
+  if (!why.hint.empty()) fmt::print("Try: {}\n", why.hint);
+  if (!why.causes.empty()) fmt::print("\nOf what was reported as hot in {:g} s did not move, or not yet:\n", a.seconds);
+  for (const kernel::Cause& cause : why.causes) {
+    fmt::print("{:>10}  {} ({})\n", cause.reports, cause.text, cause.counter);
+    if (!cause.hint.empty() && cause.hint != why.hint) fmt::print("{:>10}  {}\n", "", cause.hint);
+  }
+  return 0;
+}
+
 }  // namespace
 
 void add_kernel(CLI::App& app, int& status) {
   auto a = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("kernel", "Show and tune neotier.ko, the kernel module");
   command->group(kMachine);
-  command->footer("examples:\n  neotier kernel knobs\n  neotier kernel set quota_mb_per_s 256");
+  command->footer("examples:\n  neotier kernel knobs\n  neotier kernel why\n  neotier kernel set quota_mb_per_s 256");
   command->add_option("--sysfs", a->sysfs, "The module's folder")->capture_default_str()->type_name("FOLDER");
   CLI::App* knobs = command->add_subcommand("knobs", "Print every knob and what it takes; needs no module");
   knobs->footer("example:\n  neotier kernel knobs");
@@ -132,6 +161,14 @@ void add_kernel(CLI::App& app, int& status) {
   show->footer("examples:\n  neotier kernel show\n  neotier kernel show --json -");
   add_json(*show, a->json);
   show->callback([a, &status] { status = show_command(*a); });
+  CLI::App* reasons =
+      command->add_subcommand("why", "Say why pages move, or do not: what the counters did for a while");
+  reasons->footer("examples:\n  neotier kernel why\n  neotier kernel why --seconds 60 --json -");
+  reasons->add_option("--seconds", a->seconds, "How long to look")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  add_json(*reasons, a->json);
+  reasons->callback([a, &status] { status = why_command(*a); });
   CLI::App* get = command->add_subcommand("get", "Print the value of a knob");
   get->footer("example:\n  neotier kernel get device0/threshold");
   get->add_option("KNOB", a->knob, "The knob, as `neotier kernel knobs` names it; of a device device0/NAME")

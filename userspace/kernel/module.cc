@@ -11,6 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "kernel/why.h"
 #include "neotier_policy.h"
 #include "util/prometheus.h"
 
@@ -193,6 +194,7 @@ bool Module::present() const {
 std::optional<Snapshot> Module::read() const {
   if (!present()) return std::nullopt;
   Snapshot snapshot;
+  snapshot.idle_kswapd = kswapd_gave_up();
   const auto add = [&](std::vector<Value>& to, const std::string& folder, bool of_device) {
     for (const Knob& knob : knobs()) {
       if (knob.of_device != of_device) continue;

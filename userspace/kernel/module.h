@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,7 @@ struct Snapshot {
   std::vector<Value> knobs;
   std::vector<Device> devices;
   std::map<std::string, uint64_t> stats;
+  std::set<int> idle_kswapd;  // nodes, of the machine: kernel/why.h
 };
 
 class Module {

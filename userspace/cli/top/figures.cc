@@ -124,6 +124,7 @@ Figures make_figures(const Sample& before, const Sample& now) {
   if (now.kernel) {
     f.has_kernel = true;
     f.kernel = *now.kernel;
+    if (before.kernel && seconds > 0) f.why = kernel::why(*before.kernel, *now.kernel, seconds);
     for (const auto& [name, value] : now.kernel->stats) {
       const auto was = before.kernel ? before.kernel->stats.find(name) : now.kernel->stats.end();
       const bool known = before.kernel && was != before.kernel->stats.end();
@@ -185,6 +186,7 @@ nlohmann::ordered_json to_json(const Figures& f, const std::string& socket) {
   out["kernel"] = nullptr;
   if (f.has_kernel) {
     out["kernel"] = {{"stats", f.kernel.stats}, {"rates_per_s", f.kernel_rates}};
+    if (!f.why.summary.empty()) out["kernel"]["why"] = kernel::to_json(f.why);
     for (const kernel::Value& value : f.kernel.knobs) out["kernel"]["knobs"][value.path] = value.text;
     for (const kernel::Device& device : f.kernel.devices) {
       for (const kernel::Value& value : device.knobs) out["kernel"]["knobs"][value.path] = value.text;

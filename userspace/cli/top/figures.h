@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/top/sample.h"
+#include "kernel/why.h"
 
 namespace neotier::top {
 
@@ -50,6 +51,7 @@ struct Figures {
   bool has_kernel = false;
   kernel::Snapshot kernel;
   std::map<std::string, double> kernel_rates;  // of stats/, a second
+  kernel::Why why;                             // between the samples; without a summary where there was one
 };
 
 // `before` may be an empty sample. Text from outside is made printable.

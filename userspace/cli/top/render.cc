@@ -196,6 +196,8 @@ void clients(Lines& lines, const Figures& f, size_t most) {
   }
 }
 
+constexpr size_t kWhyIndent = 9;
+
 void kernel_part(Lines& lines, const Figures& f, const History& history, const Look& look) {
   if (!f.has_kernel) {
     lines.push_back(section("KERNEL", "neotier.ko is not loaded"));
@@ -224,6 +226,9 @@ void kernel_part(Lines& lines, const Figures& f, const History& history, const L
                     short_number(of(f.kernel_rates, "lost_tap") + of(f.kernel_rates, "lost_ring") +
                                  of(f.kernel_rates, "lost_candidates"))),
         Style::kPlain}});
+  if (!f.why.summary.empty() && look.width > kWhyIndent)
+    wrapped(lines, std::string(kWhyIndent, ' ') + f.why.summary, look.width,
+            f.why.promoted > 0 ? Style::kPlain : Style::kWarn);
   for (const kernel::Device& device : f.kernel.devices) {
     const auto info = [&](const char* name) {
       const auto it = device.info.find(name);
