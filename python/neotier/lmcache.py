@@ -10,6 +10,7 @@ in it, so the policy is told of each task as of a request that begins at positio
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import logging
 import threading
@@ -33,10 +34,11 @@ except ImportError as error:
 
 from . import BusyError, Engine, FullError, KvStore, NeoTierError, NotFoundError, Pin
 from .connector import SparingLog, check_storage, finish_load, setting
+from .engine import KEY_BYTES
 from .kv import Pieces
 
 if TYPE_CHECKING:
-    from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+    from lmcache.v1.distributed.api import KeyListPage, MemoryLayoutDesc, ObjectKey
     from lmcache.v1.memory_management import MemoryObj
 
 logger = logging.getLogger(__name__)
@@ -301,6 +303,29 @@ class NeoTierAdapter(L2AdapterInterface):
             return self._ended["load"].pop(task_id, None)
 
     # ---- the rest
+
+    def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> KeyListPage:
+        """What this process has stored and is still there, in the order of the engine's keys; an earlier process's objects cannot be named.
+        A page that is asked for later has what came meanwhile where its key is greater than the cursor. ValueError: page_size below 1, or
+        a cursor that no page gave."""
+        from lmcache.v1.distributed.api import KeyEntry, KeyListPage
+        if page_size < 1:
+            raise ValueError(f"page_size {page_size}: expected 1 or more")
+        try:
+            after = bytes.fromhex(cursor) if cursor is not None else b""
+        except (TypeError, ValueError):
+            after = None
+        if after is None or (cursor is not None and len(after) != KEY_BYTES):
+            raise ValueError(f"cursor {cursor!r}: none of a page of ours")
+        if self._closed:
+            return KeyListPage((), None)
+        self._tell()
+        with self._telling:
+            wanted = ((name, key, size) for name, (key, size) in self._here.items()
+                      if name > after and model_name in (None, key.model_name))
+            page = heapq.nsmallest(page_size + 1, wanted, key=lambda one: one[0])
+        rest, page = page[page_size:], page[:page_size]
+        return KeyListPage(tuple(KeyEntry(key.to_encoded_object_key(), size) for _, key, size in page), page[-1][0].hex() if rest else None)
 
     def delete(self, keys: list[ObjectKey]) -> None:
         """Objects that are locked stay, until nobody asks for them any more."""

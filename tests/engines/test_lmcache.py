@@ -144,9 +144,9 @@ class Objects(Base):
         self.assertIsNone(adapter.query_load_result(task))
         adapter.submit_unlock([*keys, *keys])
 
-    def store(self, adapter, numbers, size=65536):
+    def store(self, adapter, numbers, size=65536, **names):
         buffer = torch.zeros(size, dtype=torch.uint8)
-        adapter.submit_store_task([host.key(at) for at in numbers], [mock.Mock(data_ptr=buffer.data_ptr(), get_size=lambda: size)] * len(numbers))
+        adapter.submit_store_task([host.key(at, **names) for at in numbers], [mock.Mock(data_ptr=buffer.data_ptr(), get_size=lambda: size)] * len(numbers))
         return self.wait(adapter.get_store_event_fd(), adapter.pop_completed_store_tasks)
 
     def lock(self, adapter, numbers, size=65536):
@@ -204,6 +204,34 @@ class Objects(Base):
         adapter.delete([host.key(at) for at in (1, 2, 9)])
         self.assertEqual(set(listener.here), {host.key(2), host.key(3)})
         self.assertEqual(self.lock(adapter, [1, 2, 3]), [2, 3])
+
+    def test_list(self):
+        """what is there, page by page, each once; of one model; what is gone is not"""
+        adapter = self.adapter()
+        self.store(adapter, list(range(25)), 4096)
+        self.store(adapter, [100, 101], 4096, model="b/model")
+        adapter.delete([host.key(at) for at in (3, 4)])
+        here = {host.key(at).chunk_hash.hex() for at in range(25) if at not in (3, 4)}
+        for size in (1, 7, 24, 25, 26, 500):
+            found, cursor = [], None
+            while True:
+                page = adapter.list_l2_keys(page_size=size, cursor=cursor)
+                self.assertLessEqual(len(page.entries), size)
+                found += page.entries
+                cursor = page.next_page_token
+                if cursor is None:
+                    break
+            self.assertEqual(len(found), 25, size)
+            self.assertEqual({one.key.chunk_hash_hex for one in found if one.key.model_name != "b/model"}, here)
+            self.assertEqual({one.size_bytes for one in found}, {4096})
+        self.assertEqual({one.key.chunk_hash_hex for one in adapter.list_l2_keys("b/model").entries},
+                         {host.key(at, model="b/model").chunk_hash.hex() for at in (100, 101)})
+        self.assertEqual(adapter.list_l2_keys("c/model").entries, ())
+        for wrong in ({"page_size": 0}, {"cursor": "xyz"}, {"cursor": "00"}, {"cursor": 5}):
+            with self.assertRaises(ValueError, msg=wrong):
+                adapter.list_l2_keys(**wrong)
+        adapter.close()
+        self.assertEqual(adapter.list_l2_keys().entries, ())
 
     def test_accounts(self):
         """what LMCache's listeners are told is what is there, also of what the policy evicts; usage is there after a restart"""
