@@ -59,12 +59,13 @@ const neotier_promote_ops Driver::kPromoteOps = {
     [](void* owner, uint32_t pages) { neotier_bucket_return(&of(owner).bucket_, pages); },
     [](void* owner) -> u64 {
       const Driver& d = of(owner);
+      if (d.exchange_) return d.unpaid() + d.exchange_->victims();
       const neotier_levels levels = d.levels();
       return neotier_room_pages(&d.room_, d.hotlist_.waiting.nr, &levels);
     },
     [](void* owner) {
       Driver& d = of(owner);
-      if (neotier_room_hold(&d.room_, d.hotlist_.waiting.nr)) return false;
+      if (d.exchange_ || neotier_room_hold(&d.room_, d.hotlist_.waiting.nr)) return false;
       d.wake_kswapd();
       neotier_room_asked(&d.room_, d.now_ns());
       return true;
@@ -107,6 +108,13 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
   ping_pong_.sets_log2 = neotier_ping_pong_sets_log2(memory.dram_pages());
   ping_pong_entries_.resize(size_t{NEOTIER_PING_PONG_WAYS} << ping_pong_.sets_log2);
   ping_pong_.entries = ping_pong_entries_.data();
+  if (params_.exchange != 0) {
+    exchange_.emplace(memory);
+    regret_entries_.resize(ping_pong_entries_.size());
+    regrets_ = {};
+    regrets_.sets_log2 = ping_pong_.sets_log2;
+    regrets_.entries = regret_entries_.data();
+  }
   promotion_ = {&hotlist_, batch_.data(), &kPromoteOps, this, NEOTIER_NO_LIMIT};
   counts_.threshold = params_.threshold;
   const neotier_time now = time();
@@ -158,6 +166,10 @@ void Driver::decide(uint64_t now) {
   s.promoted = counts_.promoted - decided_counts_.promoted;
   s.promote_ns = counts_.promote_ns - decided_counts_.promote_ns;
   s.ping_pong = counts_.ping_pong - decided_counts_.ping_pong;
+  s.demoted = counts_.exchanged - decided_counts_.exchanged;
+  s.demote_ns = counts_.demote_ns - decided_counts_.demote_ns + counts_.age_ns - decided_counts_.age_ns;
+  s.regrets = counts_.regrets - decided_counts_.regrets;
+  s.short_stays = counts_.short_stays - decided_counts_.short_stays;
   s.quota_pages = neotier_bucket_pages(quota_rate(), std::min<uint64_t>(interval, 60'000 * kMs));
   const neotier_levels levels = this->levels();
   s.fast_free_pages = neotier_room_pages(&room_, hotlist_.waiting.nr, &levels);
@@ -167,8 +179,7 @@ void Driver::decide(uint64_t now) {
   law_->decide(policy_state_, &s, &plan);
   counts_.threshold = std::clamp(plan.threshold, 1u, Tracker::kCounterMax);
   settle((memory_.now_ps() - settled_ps_) / 1000, state);
-  promotion_.left =
-      std::min<uint64_t>(plan.promote_max, neotier_ledger_pages(&hotlist_.ledger, NEOTIER_LEDGER_LEAST_KSWAPD));
+  promotion_.left = std::min<uint64_t>(plan.promote_max, neotier_ledger_pages(&hotlist_.ledger, least_pages()));
   tracker_->set_threshold(static_cast<uint32_t>(counts_.threshold));
   ++counts_.decisions;
   counts_.epochs = state.epochs;
@@ -208,7 +219,7 @@ void Driver::drain(uint64_t now) {
   const uint64_t epoch_ns = params_.epoch_us * kUs;
   pass_requests();
   if (neotier_drain_begin(&drain_, now, epoch_ns, Tracker::kRing, hotlist_.confirmed,
-                          neotier_ledger_pages(&hotlist_.ledger, NEOTIER_LEDGER_LEAST_KSWAPD)))
+                          neotier_ledger_pages(&hotlist_.ledger, least_pages())))
     counts_.discarded += tracker_->discard();
   const uint32_t most = neotier_drain_most(&drain_, hotlist_.waiting.nr);
   if (most == 0) return;
@@ -225,7 +236,56 @@ void Driver::drain(uint64_t now) {
   }
 }
 
+uint64_t Driver::unpaid() const {
+  const neotier_levels target = levels();
+  return target.above_low > target.gap ? target.above_low - target.gap : 0;
+}
+
+void Driver::look_for_victims() {
+  const uint64_t least = neotier_age_window(params_.epoch_us * kUs, static_cast<uint32_t>(counts_.threshold));
+  const uint64_t waiting = std::min<uint64_t>(hotlist_.waiting.nr, promotion_.left), free = unpaid();
+  const neotier_time start = time();
+  if (!exchange_->look(waiting > free ? waiting - free : 0, least, shift_, [this] { yield_turn(); })) return;
+  const neotier_time end = time();
+  counts_.age_ns += neotier_clock_span(&clock_, &start, &end);
+  counts_.age_looks = exchange_->looks();
+}
+
+bool Driver::too_soon(const neotier_ping_pong& moved, uint64_t identity) const {
+  const uint64_t age_ns = neotier_ping_pong_age(&moved, identity, now_ns());
+  return age_ns != NEOTIER_NEVER && neotier_clock_scale(&clock_, age_ns) < params_.payback_ms * kMs;
+}
+
+uint32_t Driver::demote(uint32_t nr) {
+  const neotier_time start = time();
+  const uint32_t most = std::min<uint32_t>(16 * nr, 512);
+  uint32_t moved = 0, tried = 0;
+  for (; moved < nr && tried < most; ++tried) {
+    if (exchange_->victims() == 0) break;
+    const uint32_t page = exchange_->victim();
+    if (page == kNoPage || !memory_.movable(page)) continue;  // freed meanwhile
+    const uint64_t identity = this->identity(page);
+    counts_.short_stays += too_soon(ping_pong_, identity);
+    neotier_ping_pong_note(&regrets_, identity, now_ns());
+    memory_.demote(page);
+    ++moved;
+    yield_turn();
+  }
+  exchange_->done(moved, tried == most && moved == 0);
+  const neotier_time end = time();
+  counts_.exchanged += moved;
+  counts_.demote_ns += neotier_clock_span(&clock_, &start, &end);
+  return moved;
+}
+
+uint32_t Driver::exchange_room(uint32_t nr) {
+  const uint64_t free = unpaid();
+  const uint64_t room = free < nr ? free + demote(static_cast<uint32_t>(nr - free)) : nr;
+  return static_cast<uint32_t>(std::min<uint64_t>(nr, room));
+}
+
 void Driver::keep_reserve(uint64_t now) {
+  if (exchange_) return;
   const uint64_t most = neotier_room_most(params_.reserve_pages, memory_.dram_pages());
   const neotier_levels target = levels();
   const int64_t free = std::max<int64_t>(0, memory_.dram_free()) + std::max<int64_t>(0, memory_.cxl_free());
@@ -252,7 +312,13 @@ uint64_t Driver::identity(uint32_t page) const {
 
 int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
   const neotier_time start = time();
-  const uint64_t start_ps = own_ps();
+  const uint64_t start_ps = own_ps(), demote_ns = counts_.demote_ns;
+  if (exchange_) {
+    const uint32_t got = exchange_room(nr);
+    if (got < nr) neotier_hotlist_untake(&hotlist_, batch + got, nr - got);
+    if (got == 0) return -1;
+    nr = got;
+  }
   neotier_hotlist_done(&hotlist_, batch, nr);
   uint32_t moved = 0;
   for (uint32_t i = 0; i < nr; ++i) {
@@ -260,7 +326,11 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
     if (page == kNoPage || !memory_.movable(page)) continue;  // freed while the program had its turn
     const uint64_t identity = this->identity(page);
     counts_.ping_pong += neotier_ping_pong_check(&ping_pong_, identity);
-    if (room_.reserved != 0) {
+    if (exchange_) {
+      counts_.regrets += too_soon(regrets_, identity);
+      neotier_ping_pong_check(&regrets_, identity);
+      memory_.take_dram(1);
+    } else if (room_.reserved != 0) {
       --room_.reserved;
     } else {
       // As the kernel's allocator: below the low watermark it wakes kswapd, unless the module leaves it asleep.
@@ -273,17 +343,19 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
     memory_.promote(page);
     ++moved;
     neotier_ping_pong_note(&ping_pong_, identity, now_ns());
-    if (now_ns() >= turn_ends_ns_) be_preempted();
+    yield_turn();
   }
   counts_.promoted += moved;
   const neotier_time end = time();
-  counts_.promote_ns += neotier_clock_span(&clock_, &start, &end);
+  const uint64_t took_ns = neotier_clock_span(&clock_, &start, &end);
+  counts_.promote_ns += took_ns - std::min(took_ns, counts_.demote_ns - demote_ns);
   counts_.moves_ns += (own_ps() - start_ps) / 1000;
   return static_cast<int>(moved);
 }
 
-// In the middle of a batch, whose time goes on. One other has a turn, not each.
-void Driver::be_preempted() {
+// Where the kernel lets others run, in the middle of work whose time goes on. One other has a turn, not each.
+void Driver::yield_turn() {
+  if (now_ns() < turn_ends_ns_) return;
   const uint64_t start_ps = memory_.now_ps();
   if (now_ns() >= kswapd_at_ns_) {
     run_kswapd();
@@ -305,6 +377,7 @@ neotier_next Driver::step() {
     return NEOTIER_SLEEP;
   }
   drain(now);
+  if (exchange_) look_for_victims();
   if (dry_run_)
     drop_reserve();
   else

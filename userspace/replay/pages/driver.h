@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "promotion/promote.h"
 #include "promotion/quota.h"
 #include "promotion/room.h"
+#include "replay/pages/exchange.h"
 #include "replay/pages/law.h"
 #include "replay/pages/memory.h"
 #include "replay/pages/replay.h"
@@ -67,7 +69,7 @@ class Driver {
   }
   neotier_levels levels() const;
   neotier_next step();
-  void be_preempted();
+  void yield_turn();
   uint64_t identity(uint32_t page) const;
   void settle(uint64_t interval_ns, const TrackerState& state);
   // Modelled, without what others have had of the CPU meanwhile.
@@ -84,6 +86,13 @@ class Driver {
   void keep_reserve(uint64_t now);
   void drop_reserve();
   int migrate(const neotier_hot* batch, uint32_t nr);
+  // Of exchange: free pages that nobody misses, room for a batch (how many of nr), victims that are demoted.
+  uint64_t unpaid() const;
+  uint32_t exchange_room(uint32_t nr);
+  uint32_t demote(uint32_t nr);
+  void look_for_victims();
+  bool too_soon(const neotier_ping_pong& moved, uint64_t identity) const;
+  uint32_t least_pages() const { return exchange_ ? NEOTIER_LEDGER_LEAST_EXCHANGE : NEOTIER_LEDGER_LEAST_KSWAPD; }
 
   Memory& memory_;
   const Params params_;
@@ -96,10 +105,11 @@ class Driver {
   std::vector<uint64_t> queued_;
   std::vector<neotier_seen> seen_;
   std::vector<neotier_waiting_place> places_;
-  std::vector<neotier_ping_pong_entry> ping_pong_entries_;
+  std::vector<neotier_ping_pong_entry> ping_pong_entries_, regret_entries_;
+  std::optional<Exchange> exchange_;  // none: kswapd makes room
   std::vector<neotier_hot> batch_;
   neotier_hotlist hotlist_{};
-  neotier_ping_pong ping_pong_{};
+  neotier_ping_pong ping_pong_{}, regrets_{};
   neotier_promotion promotion_{};
   neotier_bucket bucket_{};
   neotier_room room_{};

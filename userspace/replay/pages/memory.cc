@@ -17,6 +17,9 @@ constexpr KernelPrice kSort{.instructions = 149, .dram_percent = 62, .cxl_percen
     kTake{.instructions = 506, .dram_percent = 62, .cxl_percent = 2},
     kFindEntry{.instructions = 860, .dram_percent = 250, .cxl_percent = 70}, kKeep{.instructions = 340};
 
+// Exchange, of an entry of a page in DRAM: the byte of its frame.
+constexpr KernelPrice kAged{.instructions = 30, .dram_percent = 40};
+
 // Of a page that is moved 64 lines are cleared where it goes, then as many are read and written. These are fetched: a
 // page that was freed lately is in part still in the last cache. And what the rest costs, and what else the kernel
 // fetches. Measured with last caches of 8 and of 2 MiB; others are taken for the one or the other.
@@ -40,6 +43,7 @@ Memory::Memory(const Recording& recording, const Params& params, Placement place
       slot_(recording.pages.size(), kNoSlot),
       page_of_(recording.field(Field::kCxlBytes) >> 12, kNoPage),
       demoted_in_(page_of_.size(), 0),
+      frame_(recording.pages.size(), kNoFrame),
       dram_free_(static_cast<int64_t>(recording.field(Field::kDramFreePages))),
       cxl_free_(static_cast<int64_t>(recording.field(Field::kCxlFreePages))),
       low_(static_cast<int64_t>(params.low_pages)),
@@ -52,7 +56,21 @@ Memory::Memory(const Recording& recording, const Params& params, Placement place
 
 void Memory::into_dram(uint32_t page) {
   slot_[page] = kInDram;
+  if (free_frames_.empty()) {
+    frame_[page] = static_cast<uint32_t>(page_in_.size());
+    page_in_.push_back(page);
+  } else {
+    frame_[page] = free_frames_.back();
+    free_frames_.pop_back();
+    page_in_[frame_[page]] = page;
+  }
   if (recording_.pages[page].evictable) reclaim_.add(page);
+}
+
+void Memory::out_of_dram(uint32_t page) {
+  page_in_[frame_[page]] = kNoPage;
+  free_frames_.push_back(frame_[page]);
+  frame_[page] = kNoFrame;
 }
 
 void Memory::into_cxl(uint32_t page) {
@@ -78,6 +96,7 @@ void Memory::leave(uint32_t page) {
   if (recording_.pages[page].movable) reclaim_.unmap(page);
   if (slot_[page] == kInDram) {
     reclaim_.remove(page);
+    out_of_dram(page);
     ++dram_free_;
   } else {
     page_of_[slot_[page]] = kNoPage;
@@ -111,7 +130,7 @@ void Memory::kernel_line(unsigned tier) {
   evicted_percent_ += evict_percent_;
 }
 
-void Memory::move(bool up, uint32_t slot) {
+void Memory::move(bool up, uint32_t slot, uint64_t instructions) {
   const MovePrice& price = large_llc_ ? up ? kPromoteLarge : kDemoteLarge : up ? kPromoteSmall : kDemoteSmall;
   for (uint64_t i = 0; i < price.dram_lines; ++i) kernel_line(0);
   for (uint64_t i = 0; i < price.cxl_lines; ++i) {
@@ -120,7 +139,7 @@ void Memory::move(bool up, uint32_t slot) {
   }
   now_ps_ += price.cached_ps;
   kernel_ps_ += price.cached_ps;
-  spend({up ? promote_instructions_ : demote_instructions_, price.other_dram_percent, price.other_cxl_percent});
+  spend({instructions, price.other_dram_percent, price.other_cxl_percent});
 }
 
 void Memory::spend(const KernelPrice& price, uint64_t times) {
@@ -135,7 +154,7 @@ void Memory::spend(const KernelPrice& price, uint64_t times) {
 
 void Memory::promote(uint32_t page) {
   const uint32_t slot = slot_[page];
-  move(true, slot);
+  move(true, slot, promote_instructions_);
   page_of_[slot] = kNoPage;
   free_slots_.push_back(slot);
   ++cxl_free_;
@@ -180,6 +199,29 @@ bool Memory::reclaim(const Goal& goal, uint64_t instructions) {
   return false;
 }
 
+void Memory::leave_dram(uint32_t page, uint64_t instructions) {
+  out_of_dram(page);
+  into_cxl(page);
+  --cxl_free_;
+  ++dram_free_;
+  ++demoted_;
+  move(false, slot_[page], instructions);
+  demoted_in_[slot_[page]] = horizon_;
+}
+
+// Both ways go by the same functions of the kernel.
+void Memory::demote(uint32_t page) {
+  reclaim_.remove(page);
+  leave_dram(page, promote_instructions_);
+}
+
+void Memory::spend_look(const Looked& looked) {
+  spend(kFindEntry);
+  spend(kEntry, looked.all);
+  spend(kAged, looked.dram);
+  spend(kYoung, looked.cleared);
+}
+
 bool Memory::take_batch() {
   uint64_t looked = 0;
   for (bool more = true; more && !reclaim_.exhausted(); ++looked) {
@@ -209,12 +251,7 @@ void Memory::evict(uint32_t page) {
     case Reclaim::Fate::kLeaves:
       spend(kFindEntry);
       rounds_.demote();
-      into_cxl(page);
-      --cxl_free_;
-      ++dram_free_;
-      ++demoted_;
-      move(false, slot_[page]);
-      demoted_in_[slot_[page]] = horizon_;
+      leave_dram(page, demote_instructions_);
       break;
   }
 }

@@ -93,6 +93,30 @@ class Memory {
   void take_dram(int64_t pages) { dram_free_ -= pages; }
   uint64_t dram_pages() const { return dram_pages_; }
 
+  // Frames of the DRAM, as exchange sees them. kNoPage: free, or not a program's.
+  uint32_t page_in(uint32_t frame) const { return frame < page_in_.size() ? page_in_[frame] : kNoPage; }
+  // kNoFrame: not in DRAM.
+  static constexpr uint32_t kNoFrame = UINT32_MAX;
+  uint32_t frame_of(uint32_t page) const { return frame_[page]; }
+  // Of a page: whether a program's tables have it, its Accessed bit, and what else is in its table.
+  bool mapped(uint32_t page) const { return reclaim_.mapped(page); }
+  bool is_accessed(uint32_t page) const { return reclaim_.is_accessed(page); }
+  void clear_accessed(uint32_t page) { reclaim_.clear_accessed(page); }
+  struct Table {
+    uint32_t first, end;
+  };
+  Table table_of(uint32_t page) const {
+    const uint32_t first = page / Reclaim::kTablePages * Reclaim::kTablePages;
+    return {first, std::min(first + Reclaim::kTablePages, static_cast<uint32_t>(slot_.size()))};
+  }
+  // What exchange has looked at in a table: entries, of these in DRAM, and of those with a bit that was cleared.
+  struct Looked {
+    uint64_t all = 0, dram = 0, cleared = 0;
+  };
+  void spend_look(const Looked& looked);
+  // Copies a page of DRAM into CXL memory, as the module does.
+  void demote(uint32_t page);
+
   // Copies a page that is in a slot into a page of DRAM that the caller has accounted for. The page is young.
   void promote(uint32_t page);
   // Whether the page in a slot was demoted into it in this horizon of the module's ledger or the last one.
@@ -121,13 +145,15 @@ class Memory {
   void place(uint32_t page);
   void into_dram(uint32_t page);
   void into_cxl(uint32_t page);
+  void out_of_dram(uint32_t page);
   // What entries cost.
   void look_at(const Reclaim::Entries& entries);
   // False: there is nothing to take.
   bool take_batch();
   void evict(uint32_t page);
+  void leave_dram(uint32_t page, uint64_t instructions);
   // What it costs to move a page that leaves the slot, or comes into it.
-  void move(bool up, uint32_t slot);
+  void move(bool up, uint32_t slot, uint64_t instructions);
   // A line that the kernel fetches takes the place of the program's.
   void kernel_line(unsigned tier);
   // What it evicted is fetched again as what the program fetches now is: nobody knows what it was.
@@ -159,6 +185,9 @@ class Memory {
   std::vector<uint32_t> page_of_;     // of each slot
   std::vector<uint32_t> demoted_in_;  // of each slot: the horizon; 0: its page was not demoted
   uint32_t horizon_ = 1;
+  std::vector<uint32_t> frame_;        // of each page
+  std::vector<uint32_t> page_in_;      // each frame
+  std::vector<uint32_t> free_frames_;  // the one that was freed last is the first to be used
   std::vector<uint32_t> free_slots_;
   uint32_t next_slot_ = 0;
   std::vector<uint32_t> requests_;

@@ -19,6 +19,9 @@ namespace neotier::pages {
 
 class Reclaim {
  public:
+  // That a page table maps.
+  static constexpr uint32_t kTablePages = 512;
+
   // Entries of page tables that were looked at.
   struct Entries {
     uint64_t all = 0;
@@ -72,6 +75,9 @@ class Reclaim {
   }
   bool has(uint32_t page) const { return links_[page].generation != kNone; }
   void accessed(uint32_t page) { links_[page].accessed = true; }
+  bool is_accessed(uint32_t page) const { return links_[page].accessed; }
+  void clear_accessed(uint32_t page) { links_[page].accessed = false; }
+  bool mapped(uint32_t page) const { return links_[page].mapped; }
   uint64_t size() const { return nr_; }
 
   // Nothing is taken from the two youngest generations; there are no others.
@@ -146,7 +152,7 @@ class Reclaim {
  private:
   static constexpr uint64_t kGenerations = 4, kMinGenerations = 2;
   static constexpr uint8_t kNone = 0xff, kTaken = 0xfe;
-  static constexpr uint32_t kTablePages = 512, kNeighbours = 64;
+  static constexpr uint32_t kNeighbours = 64;
   // Entries of a table in a line of a cache.
   static constexpr uint64_t kLineEntries = 8;
 

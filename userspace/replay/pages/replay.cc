@@ -116,6 +116,7 @@ const std::vector<ParamInfo>& param_table() {
       {"reserve_pages", &Params::reserve_pages, 0, 1 << 20, "module: pages"},
       {"headroom_pages", &Params::headroom_pages, 0, INT32_MAX, "module: pages"},
       {"batch", &Params::batch, 1, 512, "module: pages"},
+      {"exchange", &Params::exchange, 0, 1, "module: 1: room is made by exchange, 0: by kswapd"},
       {"confirm_epochs", &Params::confirm_epochs, 1, 8, "module: epochs"},
       {"loss_ppm", &Params::loss_ppm, 0, 1'000'000, "module: of the time, that may be lost; 1000000: no bound"},
       {"loss_base_ms", &Params::loss_base_ms, 0, 10'000, "module: ms that may be lost besides"},
@@ -149,7 +150,7 @@ const std::vector<PolicyInfo>& policies() {
   static const std::vector<PolicyInfo> kPolicies = {
       {"none", "each page where the recorded run had it"},
       {"all-dram", "all pages in DRAM"},
-      {"neotier", "neotier.ko's own decisions, kernel demotion"},
+      {"neotier", "neotier.ko's own decisions; --param exchange=0: room by kswapd"},
       {"placebo", "as neotier, but nothing is moved"},
   };
   return kPolicies;
@@ -167,12 +168,14 @@ Params on_machine(const Params& params, const Recording& recording) {
   constexpr uint64_t kKeepShare = 256, kLeastShare = 4, kScaleOne = 10'000, kLeastReclaim = 32;
   uint64_t zones[] = {recording.field(Field::kManagedDma), recording.field(Field::kManagedDma32),
                       recording.field(Field::kManagedNormal)};
+  // Where kswapd makes room `neotier hil` gives it these watermarks; exchange needs no setting.
+  constexpr uint64_t kStockScale = 10;
+  const uint64_t scale = params.exchange != 0 ? kStockScale : recording.field(Field::kTieringWatermarkScale);
   uint64_t above = zones[0] + zones[1] + zones[2], low = 0, gap = 0, high = 0;
   const uint64_t all = std::max<uint64_t>(1, above + recording.field(Field::kManagedCxl));
   for (const uint64_t pages : zones) {
     const uint64_t min = recording.field(Field::kMinFreeKib) / 4 * pages / all;
-    const uint64_t step =
-        std::max(min / kLeastShare, pages * recording.field(Field::kTieringWatermarkScale) / kScaleOne);
+    const uint64_t step = std::max(min / kLeastShare, pages * scale / kScaleOne);
     above -= pages;
     low += min + step + above / kKeepShare;
     gap += step;
@@ -232,6 +235,13 @@ nlohmann::ordered_json to_json(const Job& job, const Result& r) {
           {"demoted_pages", r.demoted},
           {"promote_ns", r.promote_ns},
           {"ping_pong", r.ping_pong},
+          {"exchange",
+           {{"demoted_pages", r.exchanged},
+            {"demote_ns", r.demote_ns},
+            {"age_ns", r.age_ns},
+            {"age_looks", r.age_looks},
+            {"regrets", r.regrets},
+            {"short_stays", r.short_stays}}},
           {"control", r.control},
           {"thread_ns", r.thread_ns},
           {"moves_ns", r.moves_ns},

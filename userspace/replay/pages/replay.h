@@ -38,8 +38,8 @@ struct Params {
   uint64_t high_pages = kOfMachine;  // what kswapd wants to free in a round: the zones' high watermarks
   // Of the module, as its files in /sys/kernel/neotier.
   uint64_t quota_mb_per_s = 1024, period_us = 5000, decide_interval_ms = 100, reserve_pages = kOfMachine,
-           batch = kOfMachine, confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000, loss_ppm = 1'000'000,
-           loss_base_ms = 10;
+           batch = kOfMachine, exchange = 1, confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000,
+           loss_ppm = 1'000'000, loss_base_ms = 10;
   // Of the law, as neotier.ko begins with them.
   uint64_t threshold = neotier_policy_default_params.threshold, saved_ns = neotier_policy_default_params.saved_ns,
            payback_ms = neotier_policy_default_params.payback_ms;
@@ -78,6 +78,8 @@ struct Result {
            decisions = 0, threshold = 0, epochs = 0, lost = 0, tried_dry = 0, discarded = 0, control = 0;
   uint64_t promote_ns = 0;  // modelled, that the module measured for its batches, as stats/promote_ns
   uint64_t thread_ns = 0, moves_ns = 0, kswapd_ns = 0;  // modelled: of the module's thread, of it on moves, of kswapd
+  // With exchange, as in the module's stats/; demote_ns and age_ns are part of thread_ns.
+  uint64_t exchanged = 0, demote_ns = 0, age_ns = 0, age_looks = 0, regrets = 0, short_stays = 0;
   uint64_t won_ns = 0, regret_ns = 0, spent_ns = 0, stops = 0;  // as the module's ledger has it
   Params params{};                                              // on the recorded machine
 };

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "promotion/room.h"
@@ -18,10 +19,14 @@ namespace {
 
 constexpr uint64_t kCxl = RecordingFile::kCxlBase;
 
-Result run(const Recording& recording, const std::string& policy, const std::string& tracker = "exact") {
+enum Room { kKswapd, kExchange };
+
+Result run(const Recording& recording, const std::string& policy, const std::string& tracker = "exact",
+           Room room = kKswapd) {
   Job job;
   job.policy = policy;
   job.tracker = tracker;
+  job.params.exchange = room == kExchange;
   job.params.low_pages = 110;
   job.params.gap_pages = 20;
   return replay(recording, job);
@@ -77,17 +82,85 @@ RecordingFile hot_set_in_cxl(uint64_t dram, uint64_t hot, uint64_t ms, uint64_t 
   return file;
 }
 
-class HotSet : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Trackers, HotSet, testing::Values("device", "exact"),
-                         [](const auto& test) { return std::string(test.param); });
+class HotSet : public testing::TestWithParam<std::tuple<const char*, Room>> {};
+INSTANTIATE_TEST_SUITE_P(Trackers, HotSet,
+                         testing::Combine(testing::Values("device", "exact"), testing::Values(kKswapd, kExchange)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) +
+                                  (std::get<1>(test.param) == kExchange ? "Exchange" : "Kswapd");
+                         });
 
 TEST_P(HotSet, AHotSetInCxlMemoryComesUpAndColdPagesMakeRoom) {
+  const auto [tracker, room] = GetParam();
   const Recording r = hot_set_in_cxl(900, 200, 1000, 20).read();
-  const Result none = run(r, "none"), law = run(r, "neotier", GetParam());
+  const Result none = run(r, "none"), law = run(r, "neotier", tracker, room);
   EXPECT_GE(law.promoted, 180u);  // for the last few kswapd is not woken
   EXPECT_GE(law.demoted, 90u);
   EXPECT_LT(law.fills[1], none.fills[1] / 2);
   EXPECT_LT(law.modelled_ns, none.modelled_ns);
+}
+
+TEST(Replay, WithExchangeOnePageGoesForEachThatComes) {
+  const Result law = run(hot_set_in_cxl(900, 200, 1000, 20).read(), "neotier", "exact", kExchange);
+  EXPECT_EQ(law.demoted, law.exchanged) << "kswapd sleeps";
+  EXPECT_EQ(law.kswapd_ns, 0u);
+  EXPECT_GE(law.promoted, 180u);
+  EXPECT_EQ(law.exchanged, law.promoted);
+  EXPECT_GE(law.age_looks, 2u * law.exchanged) << "each was armed and checked";
+  EXPECT_GT(law.age_ns, 0u);
+  EXPECT_GT(law.demote_ns, 1000u * law.exchanged);
+  EXPECT_EQ(law.regrets, 0u);
+  EXPECT_EQ(law.short_stays, 0u);
+}
+
+// Who has the DRAM needs it more often than those that wait.
+TEST(Replay, WithExchangePagesInUseStay) {
+  RecordingFile file;
+  for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+  for (uint64_t page = 1; page <= 895; ++page) {
+    file.state(trace::Record::kFree, page);
+    file.line(page << 12, false, true);
+    file.state(trace::Record::kAnonymous, page);
+  }
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    for (uint64_t page = 0; page < 100; ++page) file.line(kCxl + (page << 12) + i % 64 * 64);
+    if (i % 20 == 0)
+      for (uint64_t page = 1; page <= 895; ++page) file.line((page << 12) + i % 64 * 64);
+    file.time(25'000, 6'000'000);
+  }
+  const Recording r = file.read();
+  EXPECT_GT(run(r, "neotier").demoted, 20u) << "kswapd cannot tell";
+  const Result law = run(r, "neotier", "exact", kExchange);
+  EXPECT_GT(law.age_looks, 895u);
+  EXPECT_EQ(law.exchanged, 0u);
+}
+
+// Two sets in turn are hot, and only one of them has room: what went is wanted again.
+TEST(Replay, WithExchangeWhatReturnsIsARegretAndWhatGoesAgainAShortStay) {
+  RecordingFile file;
+  const auto page_of = [](uint64_t set, uint64_t page) { return kCxl + ((set * 400 + page) << 12); };
+  for (uint64_t page = 0; page < 800; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+  for (uint64_t page = 1; page <= 895; ++page) {
+    file.state(trace::Record::kFree, page);
+    file.line(page << 12, false, true);
+    file.state(page <= 500 ? trace::Record::kOther : trace::Record::kAnonymous, page);
+  }
+  for (uint64_t i = 0; i < 40'000; ++i) {
+    for (uint64_t page = 0; page < 400; ++page) file.line(page_of(i / 8000 % 2, page) + i % 64 * 64);
+    file.time(25'000, 6'000'000);
+  }
+  Job job;
+  job.policy = "neotier";
+  job.tracker = "exact";
+  job.law = "fixed";
+  job.params.low_pages = 110;
+  job.params.gap_pages = 20;
+  job.params.payback_ms = 10'000;
+  const Result law = replay(file.read(), job);
+  EXPECT_GT(law.exchanged, 400u);
+  EXPECT_GT(law.regrets, 50u);
+  EXPECT_GT(law.short_stays, 50u);
+  EXPECT_LE(law.regrets, law.ping_pong);
 }
 
 // All of the DRAM's free pages but the last hundred become such pages.
@@ -104,6 +177,23 @@ void read_hot_pages(RecordingFile& file) {
     for (uint64_t page = 0; page < 100; ++page) file.line(kCxl + (page << 12) + i % 64 * 64);
     file.time(25'000, 6'000'000);
   }
+}
+
+// What is above the low watermark and the gap nobody misses: nobody goes for that.
+TEST(Replay, WithExchangeNobodyGoesForWhatIsFree) {
+  const auto stay = [](uint64_t freed) {
+    RecordingFile file;
+    for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+    fill_dram(file, trace::Record::kAnonymous);
+    for (uint64_t page = 1; page <= freed; ++page) file.state(trace::Record::kFree, page);
+    read_hot_pages(file);
+    const Result law = run(file.read(), "neotier", "exact", kExchange);
+    EXPECT_GE(law.promoted, 80u) << freed;
+    return law.promoted - law.exchanged;
+  };
+  EXPECT_EQ(stay(0), 0u);
+  EXPECT_EQ(stay(60), 40u) << "of 170 free pages, 110 and 20 are kept";
+  EXPECT_GE(stay(300), 80u) << "all of them";
 }
 
 // What the module measures for a page, ns.
@@ -203,7 +293,12 @@ TEST(Replay, WatermarksAreThoseOfTheKernel) {
   set(trace::Field::kTieringWatermarkScale, 30);
   set(trace::Field::kReservePages, 245);
   set(trace::Field::kBatchPages, 24);
-  const Params on = on_machine({}, recording);
+  Params kswapd;
+  kswapd.exchange = 0;
+  const Params stock = on_machine({}, recording), on = on_machine(kswapd, recording);
+  // Of kswapd's room the settings that it needs; of exchange a stock kernel's.
+  EXPECT_EQ(stock.gap_pages, 66u + 3u);
+  EXPECT_EQ(stock.low_pages, 55u + 66u + 3u + 3u + 66590u / 256);
   EXPECT_EQ(on.gap_pages, 199u + 11u);
   EXPECT_EQ(on.high_pages, 453u + 32u) << "no zone wants fewer than 32";
   EXPECT_EQ(on.low_pages, 254u + 14u + 66590u / 256);

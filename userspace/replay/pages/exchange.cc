@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay/pages/exchange.h"
+
+#include <algorithm>
+
+namespace neotier::pages {
+
+Exchange::Exchange(Memory& memory)
+    : memory_(memory), frames_(memory.dram_pages()), idle_(NEOTIER_AGE_FOUND), old_(NEOTIER_AGE_FOUND) {
+  ages_.frames = frames_.data();
+  ages_.nr = static_cast<uint32_t>(frames_.size());
+  ages_.idle.frames = idle_.data();
+  ages_.old.frames = old_.data();
+}
+
+void Exchange::look_at(uint32_t frame, neotier_age_look look) {
+  const uint32_t page = memory_.page_in(frame);
+  if (page != kNoPage && memory_.movable(page)) {
+    const Memory::Table table = memory_.table_of(page);
+    Memory::Looked looked;
+    for (uint32_t at = table.first; at < table.end; ++at) {
+      if (!memory_.mapped(at)) continue;
+      ++looked.all;
+      const uint32_t in = memory_.frame_of(at);
+      if (in >= ages_.nr || !memory_.movable(at)) continue;
+      ++looked.dram;
+      const bool accessed = memory_.is_accessed(at);
+      if (accessed && look == NEOTIER_AGE_LOOK_ARM) {
+        memory_.clear_accessed(at);
+        ++looked.cleared;
+      }
+      neotier_ages_see(&ages_, in, look, accessed);
+    }
+    entries_ += static_cast<uint32_t>(looked.all);
+    memory_.spend_look(looked);
+  }
+  if (neotier_ages_due(&ages_, frame, look)) neotier_ages_forget(&ages_, frame);
+}
+
+uint32_t Exchange::group(uint32_t first, uint32_t end, neotier_age_look look) {
+  uint32_t frame = first, started = 0;
+  entries_ = 0;
+  for (; frame < end && started + entries_ < NEOTIER_AGE_GROUP; ++frame) {
+    if (!neotier_ages_due(&ages_, frame, look)) continue;
+    ++started;
+    look_at(frame, look);
+  }
+  looks_ += entries_;
+  return frame;
+}
+
+bool Exchange::look(uint64_t wanted, uint64_t least_ns, unsigned shift, const std::function<void()>& group_done) {
+  const uint64_t start = memory_.guest_ns(shift);
+  const neotier_age_look look =
+      neotier_age_next(&pace_, &ages_, static_cast<uint32_t>(std::min<uint64_t>(wanted, UINT32_MAX)), least_ns, start);
+  if (look == NEOTIER_AGE_LOOK_NONE) return false;
+  const bool arm = look == NEOTIER_AGE_LOOK_ARM;
+  const uint32_t end = arm ? ages_.nr : pace_.end;
+  uint32_t frame = pace_.first;
+  for (uint32_t groups = 0; frame < end && (!arm || groups < pace_.groups); ++groups) {
+    frame = group(frame, end, look);
+    group_done();
+  }
+  const uint64_t now = memory_.guest_ns(shift);
+  neotier_age_done(&pace_, &ages_, look, frame, now, now - start);
+  return true;
+}
+
+uint32_t Exchange::victim() {
+  const uint32_t frame = neotier_ages_victim(&ages_);
+  return frame == NEOTIER_NO_FRAME ? kNoPage : memory_.page_in(frame);
+}
+
+void Exchange::done(uint32_t demoted, bool stale) {
+  neotier_age_earn(&pace_, demoted);
+  if (stale) neotier_ages_stale(&ages_);
+}
+
+}  // namespace neotier::pages
