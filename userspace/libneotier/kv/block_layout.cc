@@ -10,6 +10,14 @@ namespace neotier::kv {
 
 namespace {
 
+// Each takes memory here, and a place of the caller's in each call.
+constexpr size_t kMostPieces = 1 << 20;
+
+void check_pieces(size_t pieces) {
+  if (pieces > kMostPieces)
+    throw std::runtime_error(fmt::format("{} pieces: a block has at most {}", pieces, kMostPieces));
+}
+
 std::vector<uint32_t> pieces_of_layers(uint32_t layers, size_t pieces, std::span<const uint32_t> layer_pieces) {
   if (layers == 0) throw std::runtime_error("0 layers: a block has 1 or more");
   if (!layer_pieces.empty()) {
@@ -28,6 +36,7 @@ std::vector<uint64_t> uniform(uint32_t layers, uint64_t bytes) {
   if (layers == 0 || bytes == 0 || layers > UINT32_MAX / bytes)
     throw std::runtime_error(
         fmt::format("{} layers of {} bytes: a block has 1 .. {} bytes in 1 layer or more", layers, bytes, UINT32_MAX));
+  check_pieces(layers);
   return std::vector<uint64_t>(layers, bytes);
 }
 
@@ -38,6 +47,7 @@ BlockLayout::BlockLayout(uint32_t layers, uint64_t layer_bytes)
 
 BlockLayout::BlockLayout(uint32_t layers, std::span<const uint64_t> piece_bytes,
                          std::span<const uint32_t> layer_pieces) {
+  check_pieces(piece_bytes.size());
   const std::vector<uint32_t> counts = pieces_of_layers(layers, piece_bytes.size(), layer_pieces);
   first_.push_back(0);
   for (uint32_t layer = 0; layer < layers; layer++) {

@@ -23,7 +23,7 @@ class BlockLayout {
   // piece_bytes: layer by layer. layer_pieces: how many each layer has, `layers` of them; empty: all as many.
   BlockLayout(uint32_t layers, std::span<const uint64_t> piece_bytes, std::span<const uint32_t> layer_pieces);
   // Both throw std::runtime_error: no layers, a layer without pieces, a piece without bytes, pieces that do not fit
-  // their layers, 4 GiB or more in all.
+  // their layers, more than 2^20 of them, 4 GiB or more in all.
 
   uint32_t layers() const { return static_cast<uint32_t>(first_.size() - 1); }
   size_t nr_pieces() const { return pieces_.size(); }

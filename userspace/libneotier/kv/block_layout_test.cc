@@ -71,6 +71,8 @@ TEST(BlockLayout, WhatIsNoneIsRefused) {
   EXPECT_THROW(BlockLayout(1, 0), std::runtime_error);
   EXPECT_THROW(BlockLayout(0, 1), std::runtime_error);
   EXPECT_THROW(BlockLayout(UINT32_MAX, UINT64_MAX), std::runtime_error);
+  EXPECT_THROW(BlockLayout((1 << 20) + 1, 1), std::runtime_error);
+  EXPECT_EQ(BlockLayout(1 << 20, 1).nr_pieces(), 1u << 20);
 }
 
 // Each piece of each block in memory of its own, with a margin on both sides that nobody may touch.
