@@ -77,6 +77,7 @@ TEST(Why, RoomThatNobodyMakes) {
   Counters kept = waiting;
   kept["kept_unevictable"] = 3000;
   kept["kept_owner"] = 2;
+  kept["kept_writeback"] = 2;
   EXPECT_THAT(why(module_with({}), module_with(kept), 2).hint,
               HasSubstr("3,000 pages of the target node that should have made room stayed: locked in memory"));
   EXPECT_THAT(why(module_with({}), module_with(waiting), 2).hint, HasSubstr("in use"));
