@@ -113,28 +113,6 @@ TEST(Replay, WithExchangeOnePageGoesForEachThatComes) {
   EXPECT_EQ(law.short_stays, 0u);
 }
 
-// Who has the DRAM needs it more often than those that wait.
-TEST(Replay, WithExchangePagesInUseStay) {
-  RecordingFile file;
-  for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
-  for (uint64_t page = 1; page <= 895; ++page) {
-    file.state(trace::Record::kFree, page);
-    file.line(page << 12, false, true);
-    file.state(trace::Record::kAnonymous, page);
-  }
-  for (uint64_t i = 0; i < 20'000; ++i) {
-    for (uint64_t page = 0; page < 100; ++page) file.line(kCxl + (page << 12) + i % 64 * 64);
-    if (i % 20 == 0)
-      for (uint64_t page = 1; page <= 895; ++page) file.line((page << 12) + i % 64 * 64);
-    file.time(25'000, 6'000'000);
-  }
-  const Recording r = file.read();
-  EXPECT_GT(run(r, "neotier").demoted, 20u) << "kswapd cannot tell";
-  const Result law = run(r, "neotier", "exact", kExchange);
-  EXPECT_GT(law.age_looks, 895u);
-  EXPECT_EQ(law.exchanged, 0u);
-}
-
 // Two sets in turn are hot, and only one of them has room: what went is wanted again.
 TEST(Replay, WithExchangeWhatReturnsIsARegretAndWhatGoesAgainAShortStay) {
   RecordingFile file;
@@ -177,6 +155,24 @@ void read_hot_pages(RecordingFile& file) {
     for (uint64_t page = 0; page < 100; ++page) file.line(kCxl + (page << 12) + i % 64 * 64);
     file.time(25'000, 6'000'000);
   }
+}
+
+// Who has the DRAM needs it more often than those that wait.
+TEST(Replay, WithExchangePagesInUseStay) {
+  RecordingFile file;
+  for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+  fill_dram(file, trace::Record::kAnonymous);
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    for (uint64_t page = 0; page < 100; ++page) file.line(kCxl + (page << 12) + i % 64 * 64);
+    if (i % 20 == 0)
+      for (uint64_t page = 1; page <= 895; ++page) file.line((page << 12) + i % 64 * 64);
+    file.time(25'000, 6'000'000);
+  }
+  const Recording r = file.read();
+  EXPECT_GT(run(r, "neotier").demoted, 20u) << "kswapd cannot tell";
+  const Result law = run(r, "neotier", "exact", kExchange);
+  EXPECT_GT(law.age_looks, 895u);
+  EXPECT_EQ(law.exchanged, 0u);
 }
 
 // What is above the low watermark and the gap nobody misses: nobody goes for that.
