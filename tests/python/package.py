@@ -278,14 +278,16 @@ class Blocks(unittest.TestCase):
         self.assertEqual(session.store(keys, data), neotier.Stored(4, 0, 0, 0))
         self.assertEqual(engine.lookup(keys[0]).bytes, sum(sizes))
         queue, into = neotier.CompletionQueue(), [bytearray(size) for size in sizes for _ in keys]
-        with session.load(keys, into) as load:
+        again = [bytearray(len(one)) for one in into]
+        with session.load(keys, into) as load, session.load(keys, again) as other:
             queue.add_layers(load)
+            queue.add_layers(other)
             told = []
-            while len(told) < 3:
+            while len(told) < 6:
                 self.assertEqual(select.select([queue], [], [], 10)[0], [queue])
                 told += queue.take()
-            self.assertEqual(sorted(layer for _, layer in told), [0, 1, 2])
-            self.assertTrue(all(one is load for one, _ in told))
+            for one in (load, other):
+                self.assertEqual(sorted(layer for who, layer in told if who is one), [0, 1, 2])
             load.wait(0)
             self.assertEqual(into, data)
             for add in (queue.add_layers, queue.add):

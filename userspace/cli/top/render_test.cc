@@ -128,9 +128,10 @@ TEST(TopRender, ShowsWhatMatters) {
   now.kernel = module_with(2048);
   const Figures f = make_figures(before, now);
   const std::string text = plain(render(f, History(), "/s", Look()));
-  for (const char* wanted : {"neotierd 5, up 1m01s, /s", " 75.0 %     3 MiB of     4 MiB", "OUT OF SERVICE",
-                             "90.0 % hit", "50/s uses", "2.00MB/s", "payback, quota 4 MiB/s (100 % used)",
-                             "device0 node 1 > 0  threshold 10  7 of 90 pages hot", "serving", "q quit"})
+  for (const char* wanted :
+       {"neotierd 5, up 1m01s, /s", " 75.0 %     3 MiB of     4 MiB", "OUT OF SERVICE", "90.0 % hit", "50/s uses",
+        "2.00MB/s", "payback, quota 4 MiB/s (100 % used)", "device0 node 1 > 0  threshold 10  7 of 90 pages hot",
+        "2,048 pages came up (4.0 MiB/s)", "serving", "q quit"})
     EXPECT_NE(text.find(wanted), std::string::npos) << wanted << "\n" << text;
 }
 
