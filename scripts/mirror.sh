@@ -9,5 +9,5 @@ mirror() (
   [ ! -f /etc/apt/sources.list ] || list=(/etc/apt/sources.list "${list[@]}")
   { [ ${#list[@]} = 0 ] || awk '/^deb / { for (i = 2; i <= NF; i++) if ($i ~ /^https?:/) { print $i, $(i + 1); break } }' "${list[@]}"
     [ ${#deb822[@]} = 0 ] || awk '/^URIs:/ { u = $2 } /^Suites:/ { print u, $2 }' "${deb822[@]}"; } |
-    awk '$2 == "bookworm" && !found { print $1; found = 1 }'
+    awk -v suite="$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" '$2 == suite && !found { print $1; found = 1 }'
 )
