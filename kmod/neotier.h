@@ -75,7 +75,8 @@ struct neotier_demoted {
 
 /* Of the thread's steps since the last settlement, by the kernel's clock. */
 struct neotier_steps {
-	u64 wall_ns, away_ns;	/* away: others had the CPU */
+	u64 span_ns;		/* by the clock in use */
+	u64 wall_ns, away_ns;	/* by the kernel's; away: others had the CPU */
 };
 
 struct neotier_device {

@@ -109,29 +109,35 @@ static void neotier_policy_settle(struct neotier_device *dev, const struct neoti
 {
 	struct neotier_ledger *ledger = &dev->hotlist.ledger;
 	u64 won = ledger->won_ns, regret = ledger->regret_ns, spent = ledger->spent_ns;
-	u64 wall = dev->steps.wall_ns, own = wall - min(wall, dev->steps.away_ns), kswapd_ns = neotier_kswapd_ns(dev), thread_ns;
+	u32 track = READ_ONCE(dev->conf.track);
+	u64 away_ns = min(dev->steps.away_ns, dev->steps.wall_ns), steps_ns = dev->steps.span_ns, thread_ns;
+	u64 kswapd_ns = neotier_kswapd_ns(dev);
 	struct neotier_ledger_period period = {
 		.interval_ns = span_ns,
 		.promoted = snapshot->promoted,
 		.returned = snapshot->ping_pong,
 		.moves_ns = snapshot->promote_ns + snapshot->demote_ns,
 		.cpus = num_online_cpus(),
-		.reads = snapshot->reads,
-		.writes = snapshot->writes,
+		.reads = track != NEOTIER_TRACK_WRITES ? snapshot->reads : 0,
+		.writes = track != NEOTIER_TRACK_READS ? snapshot->writes : 0,
 		.reports = snapshot->reported,
 		.missed = snapshot->lost + dev->stats[NEOTIER_STAT_DISCARDED] - dev->decided_stats[NEOTIER_STAT_DISCARDED],
 		.epoch_ns = snapshot->epoch_ns,
 		.downsampling = snapshot->downsampling,
+		.hot = READ_ONCE(dev->conf.always_on) ? neotier_histogram_hot(snapshot->histogram, snapshot->threshold) : 0,
 	};
 	bool asked = snapshot->promoted || dev->stats[NEOTIER_STAT_ROOM_WAITS] != dev->decided_stats[NEOTIER_STAT_ROOM_WAITS];
 
 	dev->steps = (struct neotier_steps){ };
 	if (!own_ns)
 		return;
-	/* Of what a batch took, others may have had a part, as of the rest of a step. */
-	if (wall)
-		period.moves_ns = mul_u64_u64_div_u64(period.moves_ns, own, wall);
-	thread_ns = mul_u64_u64_div_u64(own, span_ns, own_ns);
+	/*
+	 * Of what a batch took, others may have had a part, as of the rest of a step. The clock in use runs for them as it does on
+	 * average, and for the kernel's own work at another pace: of that there are readings.
+	 */
+	thread_ns = steps_ns - min(steps_ns, mul_u64_u64_div_u64(away_ns, span_ns, own_ns));
+	if (steps_ns)
+		period.moves_ns = mul_u64_u64_div_u64(period.moves_ns, thread_ns, steps_ns);
 	period.looking_ns = thread_ns - min(thread_ns, period.moves_ns);
 	if (asked && !dev->exchange)
 		period.moves_ns += mul_u64_u64_div_u64(kswapd_ns, span_ns, own_ns);
@@ -174,7 +180,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	interval = min(interval, (u64)NEOTIER_INTERVAL_MAX_NS);
 
 	/* Half of the registers, and each read of one is slow. */
-	histogram = policy->histogram || now_ns - dev->histogram_ns >= NSEC_PER_SEC;
+	histogram = policy->histogram || neotier_ledger_bounds(&dev->hotlist.ledger) || now_ns - dev->histogram_ns >= NSEC_PER_SEC;
 	if (histogram)
 		dev->histogram_ns = now_ns;
 	if (dev->source->snapshot(dev, &state, histogram)) {

@@ -210,10 +210,21 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 
 static enum neotier_next neotier_timed_step(struct neotier_device *dev)
 {
-	u64 start = ktime_get_ns(), waited = neotier_waited_ns();
-	enum neotier_next what = neotier_step(dev);
+	struct neotier_time start, end;
+	enum neotier_next what;
+	u64 waited;
 
-	dev->steps.wall_ns += ktime_get_ns() - start;
+	/* A device that is parked, or that failed, tells no time. */
+	if (dev->parked || dev->state == NEOTIER_FAILED)
+		return neotier_step(dev);
+	start = neotier_clock_now(dev);
+	waited = neotier_waited_ns();
+	what = neotier_step(dev);
+	if (dev->state == NEOTIER_FAILED)
+		return what;
+	end = neotier_clock_now(dev);
+	dev->steps.span_ns += neotier_clock_span(&dev->clock, &start, &end);
+	dev->steps.wall_ns += end.own_ns - start.own_ns;
 	dev->steps.away_ns += neotier_waited_ns() - waited;
 	return what;
 }

@@ -28,6 +28,9 @@ struct neotier_caps {
 	u32 tracker_kind, tracker_rows, tracker_log2_width, tracker_counter_bits;
 };
 
+/* Requests that count for a page: the codes of CFG0.TRACK. */
+enum neotier_track { NEOTIER_TRACK_READS = 4, NEOTIER_TRACK_WRITES, NEOTIER_TRACK_ALL };
+
 /* What the host sets in a device. Written by sysfs with WRITE_ONCE, applied by the thread. */
 struct neotier_conf {
 	u32 threshold;		/* in force; 1 .. counter_max */
@@ -37,7 +40,7 @@ struct neotier_conf {
 	u32 downsampling_log2;
 	u32 random_downsampling;
 	u32 decay_shift;
-	u32 track;		/* CFG0.TRACK: 4 reads, 5 writes, 6 both */
+	u32 track;		/* enum neotier_track */
 	u32 irq;		/* the device may interrupt; only where has_irq */
 	u32 fill_level;		/* entries, 1 .. 65535; from hotlist_size on, never */
 };

@@ -22,7 +22,6 @@
 #define NEOTIER_VERSION_MAJOR (NEOPROF_ID_VERSION_RESET >> 8)
 #define NEOTIER_ANSWER_US 500000	/* for a reset of the largest tracker, with two orders of magnitude to spare */
 #define NEOTIER_UNIT_SHIFT 12
-#define NEOTIER_TRACK_READS 4	/* CFG0.TRACK */
 #define NEOTIER_BITMAP_UNIT (256ULL << 20)
 
 #define NEOTIER_GET(name, word) FIELD_GET(NEOPROF_##name##_MASK, (word))

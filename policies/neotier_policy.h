@@ -146,6 +146,28 @@ static inline u32 neotier_histogram_top(const u32 *histogram, u64 units)
 	return bin > 0 && neotier_bin_low(bin) > 0 ? neotier_bin_low(bin) : 1;
 }
 
+/*
+ * Requests to half or more of the units that have `threshold` or more: the lower edge of the bin of their median, at least the
+ * threshold; 0: no unit has as many. Not the mean: units that share all their counters are one unit here, with all their
+ * requests.
+ */
+static inline u32 neotier_histogram_hot(const u32 *histogram, u32 threshold)
+{
+	u64 units = 0, seen = 0;
+	u32 first = 0, bin;
+
+	while (first < NEOTIER_HISTOGRAM_BINS - 1 && neotier_bin_low(first + 1) <= threshold)
+		first++;
+	for (bin = first; bin < NEOTIER_HISTOGRAM_BINS; bin++)
+		units += histogram[bin];
+	for (bin = first; bin < NEOTIER_HISTOGRAM_BINS; bin++) {
+		seen += histogram[bin];
+		if (seen && seen * 2 >= units)
+			return neotier_bin_low(bin) > threshold ? neotier_bin_low(bin) : threshold;
+	}
+	return 0;
+}
+
 /* The nearest value to `value` in low .. high. */
 static inline u64 neotier_clamp_u64(u64 value, u64 low, u64 high)
 {

@@ -36,7 +36,7 @@
 #define COST_START_NS 10000U
 #define COST_MIN_NS 500U
 #define COST_MAX_NS 1000000U
-/* Fewer promotions in an interval say little about the cost of one. */
+/* Fewer promotions in an interval say little about the cost of one, or about the share that comes back. */
 #define COST_SAMPLES 16U
 #define PING_PONG_SHARE 8U
 #define PRESSURE_ONE 256U
@@ -86,7 +86,7 @@ static void payback_decide(void *state, const struct neotier_snapshot *snapshot,
 	s->cost_ns = payback_cost(s->cost_ns, snapshot->promoted, snapshot->promote_ns);
 	if (snapshot->demoted)
 		s->room_ns = payback_cost(s->room_ns ? s->room_ns : s->cost_ns, snapshot->demoted, snapshot->demote_ns);
-	if (back > snapshot->promoted / PING_PONG_SHARE)
+	if (snapshot->promoted >= COST_SAMPLES && back > snapshot->promoted / PING_PONG_SHARE)
 		s->pressure = neotier_clamp_u64(s->pressure + s->pressure / 4, PRESSURE_ONE, PRESSURE_MAX);
 	else
 		s->pressure = neotier_clamp_u64(s->pressure - s->pressure / 16, PRESSURE_ONE, PRESSURE_MAX);

@@ -126,6 +126,22 @@ TEST(Histogram, BinEdges) {
   EXPECT_EQ(neotier_bin_low(16), 24u);
   EXPECT_EQ(neotier_bin_low(17), 28u);
   EXPECT_EQ(neotier_bin_low(63), 1912u);
+
+  uint32_t histogram[NEOTIER_HISTOGRAM_BINS] = {};
+  EXPECT_EQ(neotier_histogram_hot(histogram, 1), 0u) << "none";
+  histogram[5] = 1000;
+  EXPECT_EQ(neotier_histogram_hot(histogram, 6), 0u) << "none is hot";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 5), 5u);
+  histogram[16] = 50;  // 24 to 27
+  histogram[20] = 60;  // 40 to 43
+  histogram[40] = 30;  // 248 to 279
+  EXPECT_EQ(neotier_histogram_hot(histogram, 10), 40u) << "the 70th of 140";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 26), 40u) << "a bin that begins below the threshold counts";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 42), 42u) << "no less than the threshold";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 100), 248u);
+  histogram[63] = 1000;
+  EXPECT_EQ(neotier_histogram_hot(histogram, 1), 40u) << "the 1070th of 2140";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 65535), 65535u);
 }
 
 TEST(Histogram, TopIsTheBinThatHoldsTheLastUnitAskedFor) {

@@ -27,15 +27,20 @@ void neotier_hotlist_init(struct neotier_hotlist *list, struct neotier_waiting_p
 	neotier_waiting_init(&list->waiting, places, nr);
 }
 
+static struct neotier_ledger_page neotier_hotlist_page(const struct neotier_hotlist *list, u32 page, u32 count)
+{
+	return (struct neotier_ledger_page){
+		.page = page, .count = count, .identity = list->ops->identity, .owner = list->owner,
+	};
+}
+
 enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page, u32 count, u64 now_ns, u64 epoch_ns,
 					 u32 confirm_epochs)
 {
 	struct neotier_hot hot = {
 		.drained_ns = now_ns, .page = page, .count = (u16)(count < 0xffff ? count : 0xffff),
 	};
-	const struct neotier_ledger_page reported = {
-		.page = page, .count = count, .identity = list->ops->identity, .owner = list->owner,
-	};
+	const struct neotier_ledger_page reported = neotier_hotlist_page(list, page, count);
 	struct neotier_hot dropped;
 	enum neotier_skip reason;
 
@@ -56,8 +61,6 @@ enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page,
 	reason = list->ops->look(list->owner, page, true);
 	if (reason != NR_NEOTIER_SKIP)
 		return neotier_hotlist_drop(list, page, reason);
-	if (neotier_ledger_choose(&list->ledger, &reported))
-		return neotier_hotlist_drop(list, page, NEOTIER_SKIP_CONTROL);
 	if (!neotier_waiting_add(&list->waiting, &hot, &dropped)) {
 		neotier_hotlist_drop(list, dropped.page, NEOTIER_SKIP_OVERFLOW);
 		return dropped.page == page ? NEOTIER_SKIP_OVERFLOW : NR_NEOTIER_SKIP;
@@ -68,6 +71,7 @@ enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page,
 u32 neotier_hotlist_take(struct neotier_hotlist *list, struct neotier_hot *batch, u32 max, u64 now_ns)
 {
 	u64 before = now_ns > NEOTIER_EXPIRE_NS ? now_ns - NEOTIER_EXPIRE_NS : 0;
+	struct neotier_ledger_page page;
 	struct neotier_hot hot;
 	u32 cursor = 0, nr = 0;
 
@@ -77,12 +81,31 @@ u32 neotier_hotlist_take(struct neotier_hotlist *list, struct neotier_hot *batch
 	while (nr < max && neotier_waiting_take(&list->waiting, &hot)) {
 		enum neotier_skip reason = list->ops->look(list->owner, hot.page, false);
 
+		page = neotier_hotlist_page(list, hot.page, hot.count);
+		/* Here, not when it was reported: controls have to be as hot as the pages that move, the hottest of those that wait. */
+		if (reason == NR_NEOTIER_SKIP && neotier_ledger_choose(&list->ledger, &page))
+			reason = NEOTIER_SKIP_CONTROL;
 		if (reason != NR_NEOTIER_SKIP)
 			neotier_hotlist_drop(list, hot.page, reason);
 		else
 			batch[nr++] = hot;
 	}
 	return nr;
+}
+
+void neotier_hotlist_pilots(struct neotier_hotlist *list)
+{
+	struct neotier_ledger_page page;
+	struct neotier_hot hot;
+
+	while (neotier_ledger_wants_pilots(&list->ledger) && neotier_waiting_take(&list->waiting, &hot)) {
+		enum neotier_skip reason = list->ops->look(list->owner, hot.page, false);
+
+		page = neotier_hotlist_page(list, hot.page, hot.count);
+		if (reason == NR_NEOTIER_SKIP && neotier_ledger_pilot(&list->ledger, &page))
+			reason = NEOTIER_SKIP_CONTROL;
+		neotier_hotlist_drop(list, hot.page, reason);
+	}
 }
 
 void neotier_hotlist_done(struct neotier_hotlist *list, const struct neotier_hot *hot, u32 nr)

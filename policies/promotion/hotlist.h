@@ -85,6 +85,9 @@ void neotier_hotlist_done(struct neotier_hotlist *list, const struct neotier_hot
 void neotier_hotlist_untake(struct neotier_hotlist *list, const struct neotier_hot *hot, u32 nr);
 void neotier_hotlist_clear(struct neotier_hotlist *list);
 
+/* None may move: the hottest that wait become controls of the ledger, as many as it lacks. */
+void neotier_hotlist_pilots(struct neotier_hotlist *list);
+
 /* Count the reports that have to wait, each once. */
 void neotier_hotlist_wait(struct neotier_hotlist *list, enum neotier_skip reason);
 

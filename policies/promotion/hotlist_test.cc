@@ -156,10 +156,12 @@ TEST(Hotlist, OneInSixteenStaysAsAControlForAsLongAsItIsTheSamePage) {
   const neotier_ledger_terms terms = {10 * kMs, 5000, 40};
   neotier_ledger_start(&list.list.ledger, &terms);
   for (uint32_t page = 0; page < 512; ++page) list.report(page, kMs, 100);
-  const size_t controls = list.skipped.size();
+  EXPECT_EQ(list.skipped, Skipped{}) << "who only waits is none: controls are to be as hot as the pages that move";
+  const size_t taken = list.take(512, kMs).size(), controls = list.skipped.size();
   EXPECT_GT(controls, 512u / 32);
   EXPECT_LT(controls, 512u / 8);
-  EXPECT_EQ(list.take(512, kMs).size(), 512 - controls);
+  EXPECT_EQ(taken, 512 - controls);
+  EXPECT_EQ(list.list.ledger.nr_controls, controls);
   list.done();
 
   const uint32_t control = list.skipped[0].first;
@@ -170,8 +172,32 @@ TEST(Hotlist, OneInSixteenStaysAsAControlForAsLongAsItIsTheSamePage) {
   EXPECT_EQ(list.list.ledger.nr_controls, controls);
   list.generation = 1000;
   list.report(control, kMs, 100);
-  EXPECT_EQ(list.list.ledger.nr_controls, controls + 1)
-      << "something else lies there: it is chosen anew, the old one is cold";
+  EXPECT_EQ(list.list.waiting.nr, 1u) << "something else lies there, which is no control";
+}
+
+TEST(Hotlist, WhereNoneMayMoveTheHottestBecomeControlsAsManyAsAreLacking) {
+  List list(NEOTIER_WAITING_MAX);
+  const neotier_ledger_terms terms = {10 * kMs, 5000, 40};
+  neotier_ledger_start(&list.list.ledger, &terms);
+  list.refused[{70, false}] = NEOTIER_SKIP_BUSY;
+  for (uint32_t page = 0; page < 100; ++page) list.report(page, kMs, page < 60 ? 10 : 1000);
+  neotier_hotlist_pilots(&list.list);
+  EXPECT_EQ(list.list.ledger.nr_controls, NEOTIER_LEDGER_PILOTS);
+  for (uint32_t i = 0; i < NEOTIER_LEDGER_PILOTS; ++i) EXPECT_GE(list.list.ledger.controls[i].page, 60u);
+  EXPECT_EQ(list.skipped.size(), NEOTIER_LEDGER_PILOTS + 1) << "one may not move, and tells nothing";
+  neotier_hotlist_pilots(&list.list);
+  EXPECT_EQ(list.list.waiting.nr, 100 - NEOTIER_LEDGER_PILOTS - 1) << "no more are needed";
+  list.skipped.clear();
+  list.report(list.list.ledger.controls[0].page, kMs, 1000);
+  EXPECT_EQ(list.skipped, (Skipped{{list.list.ledger.controls[0].page, NEOTIER_SKIP_CONTROL}}));
+}
+
+TEST(Hotlist, WithoutABoundNobodyIsAControl) {
+  List list;
+  for (uint32_t page = 0; page < 64; ++page) list.report(page, kMs);
+  neotier_hotlist_pilots(&list.list);
+  EXPECT_EQ(list.list.waiting.nr, 64u);
+  EXPECT_EQ(list.take(64, kMs).size(), 64u);
 }
 
 TEST(Hotlist, ReportsOfWhatWasDemotedAreRegrets) {

@@ -17,10 +17,18 @@
 #define NEOTIER_LEDGER_DEBT_NS 60000000000LL
 /* Requests to a page, in parts of one. */
 #define NEOTIER_LEDGER_FINE 256U
+#define NEOTIER_LEDGER_PPM 1000000ULL
+/* Fewer reports of controls than that were to be expected say nothing. */
+#define NEOTIER_LEDGER_EXPECTED 2U
 
 static u64 neotier_ledger_min(u64 a, u64 b)
 {
 	return a < b ? a : b;
+}
+
+static u64 neotier_ledger_max(u64 a, u64 b)
+{
+	return a > b ? a : b;
 }
 
 void neotier_ledger_start(struct neotier_ledger *ledger, const struct neotier_ledger_terms *terms)
@@ -53,13 +61,50 @@ static bool neotier_ledger_drawn(const struct neotier_ledger *ledger, u32 page)
 void neotier_ledger_regret(struct neotier_ledger *ledger, u32 count)
 {
 	ledger->regret_requests = neotier_ledger_min(ledger->regret_requests + count, NEOTIER_LEDGER_REQUESTS_MAX);
+	ledger->regrets = neotier_ledger_min(ledger->regrets + 1, NEOTIER_LEDGER_REQUESTS_MAX);
+}
+
+static u32 neotier_ledger_bit(u32 page)
+{
+	return neotier_ledger_hash(page, 0) % (NEOTIER_LEDGER_FILTER * 64);
+}
+
+static void neotier_ledger_add(struct neotier_ledger *ledger, u32 i, const struct neotier_ledger_page *page)
+{
+	u32 bit = neotier_ledger_bit(page->page);
+
+	ledger->filter[bit / 64] |= 1ULL << bit % 64;
+	ledger->nr_controls += i == ledger->nr_controls;
+	ledger->controls[i] = (struct neotier_ledger_control){
+		.page = page->page, .count = page->count, .seen_ns = ledger->watched_ns,
+		.identity = page->identity(page->owner, page->page),
+	};
+}
+
+/* With its share of the pages that controls are drawn from. */
+static void neotier_ledger_remove(struct neotier_ledger *ledger, u32 i)
+{
+	ledger->drawn -= ledger->drawn / ledger->nr_controls;
+	ledger->controls[i] = ledger->controls[--ledger->nr_controls];
+}
+
+static void neotier_ledger_refilter(struct neotier_ledger *ledger)
+{
+	u32 i, bit;
+
+	for (i = 0; i < NEOTIER_LEDGER_FILTER; i++)
+		ledger->filter[i] = 0;
+	for (i = 0; i < ledger->nr_controls; i++) {
+		bit = neotier_ledger_bit(ledger->controls[i].page);
+		ledger->filter[bit / 64] |= 1ULL << bit % 64;
+	}
 }
 
 bool neotier_ledger_report(struct neotier_ledger *ledger, const struct neotier_ledger_page *page)
 {
-	u32 i;
+	u32 i, bit = neotier_ledger_bit(page->page);
 
-	if (!neotier_ledger_bounds(ledger) || !neotier_ledger_drawn(ledger, page->page))
+	if (!(ledger->filter[bit / 64] >> bit % 64 & 1))
 		return false;
 	for (i = 0; i < ledger->nr_controls; i++) {
 		struct neotier_ledger_control *control = &ledger->controls[i];
@@ -67,10 +112,20 @@ bool neotier_ledger_report(struct neotier_ledger *ledger, const struct neotier_l
 		if (control->page != page->page || control->identity != page->identity(page->owner, page->page))
 			continue;
 		control->count = (3 * control->count + page->count) / 4;
+		ledger->reported += control->seen_ns != ledger->watched_ns;
 		control->seen_ns = ledger->watched_ns;
 		return true;
 	}
 	return false;
+}
+
+bool neotier_ledger_pilot(struct neotier_ledger *ledger, const struct neotier_ledger_page *page)
+{
+	if (!neotier_ledger_wants_pilots(ledger))
+		return false;
+	ledger->drawn++;
+	neotier_ledger_add(ledger, ledger->nr_controls, page);
+	return true;
 }
 
 /* When all places are taken each page drawn in this horizon has the same chance to be among them: Vitter's algorithm R (1985). */
@@ -86,11 +141,7 @@ bool neotier_ledger_choose(struct neotier_ledger *ledger, const struct neotier_l
 		i = neotier_ledger_hash(ledger->drawn, ledger->salt) % ledger->drawn;
 	if (i >= NEOTIER_LEDGER_CONTROLS)
 		return false;
-	ledger->nr_controls += i == ledger->nr_controls;
-	ledger->controls[i] = (struct neotier_ledger_control){
-		.page = page->page, .count = page->count, .seen_ns = ledger->watched_ns,
-		.identity = page->identity(page->owner, page->page),
-	};
+	neotier_ledger_add(ledger, i, page);
 	return true;
 }
 
@@ -104,40 +155,82 @@ static u64 neotier_ledger_all(u64 requests, const struct neotier_ledger_period *
 }
 
 /*
- * Where not all reports are read, a page that is as hot as before is seen again after 1 / seen epochs, on average. One that was
- * not seen for twice as long counts as cold.
+ * Where not all reports are read, a page that is as hot as before is seen again after 1 / seen epochs, on average. A control that
+ * was not seen for twice as long is cold: so are as many of the promoted pages as it stands for.
  */
-static u64 neotier_ledger_heat(const struct neotier_ledger *ledger, u64 epoch_ns)
+static void neotier_ledger_bury(struct neotier_ledger *ledger, u64 epoch_ns)
 {
-	u64 patience_ns = 2 * epoch_ns + 2 * epoch_ns * 1000000 / neotier_clamp_u64(ledger->seen_ppm, 10000, 1000000), sum = 0;
-	u32 i;
+	u64 patience_ns = 2 * epoch_ns + 2 * epoch_ns * NEOTIER_LEDGER_PPM /
+				  neotier_clamp_u64(ledger->seen_ppm, NEOTIER_LEDGER_PPM / 100, NEOTIER_LEDGER_PPM);
+	u32 before = ledger->nr_controls, i = 0, part;
 
-	for (i = 0; i < ledger->nr_controls; i++)
-		if (ledger->watched_ns - ledger->controls[i].seen_ns <= patience_ns)
-			sum += ledger->controls[i].count;
-	return sum * NEOTIER_LEDGER_FINE / ledger->nr_controls;
+	while (i < ledger->nr_controls) {
+		if (ledger->watched_ns - ledger->controls[i].seen_ns <= patience_ns) {
+			i++;
+			continue;
+		}
+		for (part = 0; part < NEOTIER_LEDGER_PARTS; part++)
+			ledger->promoted[part] -= ledger->promoted[part] / ledger->nr_controls;
+		neotier_ledger_remove(ledger, i);
+	}
+	if (ledger->nr_controls != before)
+		neotier_ledger_refilter(ledger);
+	if (before && !ledger->nr_controls)
+		ledger->heat = ledger->steady_ns = 0;
 }
 
-/* The longer heat has lasted, the longer it is expected to. */
-static void neotier_ledger_watch(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns)
+/* Of the controls those that are still hot, by those that were reported, of those that would have been. */
+static void neotier_ledger_count_warm(struct neotier_ledger *ledger, u64 seen_ppm, u64 interval_ns, u64 epoch_ns)
 {
-	u64 reports = neotier_ledger_min(period->reports, NEOTIER_LEDGER_REPORTS_MAX);
-	u64 seen = reports * 1000000 / (reports + neotier_ledger_min(period->missed, NEOTIER_LEDGER_REPORTS_MAX));
+	u64 each_ppm = neotier_ledger_min(seen_ppm * (interval_ns / 1000) / (epoch_ns / 1000), NEOTIER_LEDGER_PPM);
+	u64 expected_ppm = each_ppm * ledger->known, warm;
 
-	ledger->seen_ppm = ledger->watched_ns ? (3 * ledger->seen_ppm + seen) / 4 : seen;
-	ledger->watched_ns += interval_ns;
-	if (!ledger->nr_controls)
-		return;
-	ledger->heat = neotier_ledger_heat(ledger, neotier_clamp_u64(period->epoch_ns, 1000, NEOTIER_LEDGER_US_MAX * 1000));
-	ledger->heat_peak -= ledger->heat_peak / 16;
-	if (!ledger->heat || ledger->heat < ledger->heat_peak / 2) {
-		ledger->steady_ns = 0;
-		ledger->heat_peak = ledger->heat;
+	if (expected_ppm >= NEOTIER_LEDGER_EXPECTED * NEOTIER_LEDGER_PPM) {
+		warm = neotier_ledger_min(ledger->reported * NEOTIER_LEDGER_PPM * NEOTIER_LEDGER_PPM / expected_ppm, NEOTIER_LEDGER_PPM);
+		ledger->warm_ppm = ledger->warmed ? (ledger->warm_ppm + warm) / 2 : warm;
+		ledger->warmed = true;
+	}
+	ledger->reported = 0;
+}
+
+/* The longer as many stay hot, the longer they are expected to. */
+static void neotier_ledger_lasts(struct neotier_ledger *ledger, u64 interval_ns)
+{
+	u64 warm_ppm = ledger->warmed ? ledger->warm_ppm : NEOTIER_LEDGER_PPM;
+
+	ledger->warm_peak_ppm -= ledger->warm_peak_ppm / 16;
+	if (warm_ppm < ledger->warm_peak_ppm / 2) {
+		ledger->steady_ns = ledger->steady_ns * warm_ppm / ledger->warm_peak_ppm;
+		ledger->warm_peak_ppm = warm_ppm;
 		return;
 	}
 	ledger->steady_ns = neotier_ledger_min(ledger->steady_ns + interval_ns, NEOTIER_LEDGER_STEADY_NS);
-	if (ledger->heat > ledger->heat_peak)
-		ledger->heat_peak = ledger->heat;
+	if (warm_ppm > ledger->warm_peak_ppm)
+		ledger->warm_peak_ppm = warm_ppm;
+}
+
+static void neotier_ledger_watch(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns)
+{
+	u64 reports = neotier_ledger_min(period->reports, NEOTIER_LEDGER_REPORTS_MAX);
+	u64 seen = reports * NEOTIER_LEDGER_PPM / (reports + neotier_ledger_min(period->missed, NEOTIER_LEDGER_REPORTS_MAX));
+	u64 epoch_ns = neotier_clamp_u64(period->epoch_ns, 1000, NEOTIER_LEDGER_US_MAX * 1000), count = 0;
+	u32 i;
+
+	ledger->hot = period->hot;
+	ledger->seen_ppm = ledger->watched_ns ? (3 * ledger->seen_ppm + seen) / 4 : seen;
+	ledger->watched_ns += interval_ns;
+	neotier_ledger_count_warm(ledger, seen, interval_ns, epoch_ns);
+	neotier_ledger_bury(ledger, epoch_ns);
+	ledger->known = ledger->nr_controls;
+	if (!ledger->nr_controls)
+		return;
+	for (i = 0; i < ledger->nr_controls; i++)
+		count += ledger->controls[i].count;
+	count = neotier_ledger_max(count / ledger->nr_controls, ledger->hot);
+	ledger->heat = count * NEOTIER_LEDGER_FINE;
+	if (ledger->warmed)
+		ledger->heat = ledger->heat * ledger->warm_ppm / NEOTIER_LEDGER_PPM;
+	neotier_ledger_lasts(ledger, interval_ns);
 }
 
 /* What the pages promoted so far will win if all goes on for as long as it has so far. */
@@ -172,13 +265,13 @@ static u64 neotier_ledger_worth(const struct neotier_ledger *ledger, u64 request
 	return requests * ledger->terms.saved_ns;
 }
 
-static u64 neotier_ledger_won(const struct neotier_ledger *ledger, u64 interval_us, const struct neotier_ledger_period *period)
+/* Of so many pages that are as hot as the controls, for so long. */
+static u64 neotier_ledger_won(const struct neotier_ledger *ledger, u64 pages, u64 us, const struct neotier_ledger_period *period)
 {
 	u64 epoch_us = neotier_clamp_u64(period->epoch_ns / 1000, 1, NEOTIER_LEDGER_US_MAX);
-	u64 each = neotier_ledger_min(ledger->heat, 1ULL << 24) * interval_us / epoch_us;
+	u64 each = neotier_ledger_min(ledger->heat, 1ULL << 24) * us / epoch_us;
 
-	return neotier_ledger_worth(ledger, neotier_ledger_min(each, 1ULL << 32) * neotier_ledger_alive(ledger) / NEOTIER_LEDGER_FINE,
-				    period);
+	return neotier_ledger_worth(ledger, neotier_ledger_min(each, 1ULL << 32) * pages / NEOTIER_LEDGER_FINE, period);
 }
 
 static void neotier_ledger_measure(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
@@ -191,10 +284,14 @@ static void neotier_ledger_measure(struct neotier_ledger *ledger, const struct n
 	ledger->exchange_ns = (3 * ledger->exchange_ns + measured) / 4;
 }
 
-/* Another part of the horizon for each part of its length; true: a whole one has passed. */
+/*
+ * Another part of the horizon for each part of its length; true: a whole one has passed. With each part some controls are let go,
+ * drawn by lot: one stays for a horizon on average.
+ */
 static bool neotier_ledger_pass(struct neotier_ledger *ledger, u64 interval_ns)
 {
 	bool horizon = false;
+	u32 i;
 
 	ledger->part_ns += interval_ns;
 	while (ledger->part_ns >= NEOTIER_LEDGER_HORIZON_NS / NEOTIER_LEDGER_PARTS) {
@@ -202,10 +299,11 @@ static bool neotier_ledger_pass(struct neotier_ledger *ledger, u64 interval_ns)
 		ledger->part = (ledger->part + 1) % NEOTIER_LEDGER_PARTS;
 		ledger->promoted[ledger->part] = 0;
 		horizon |= ledger->part == 0;
-	}
-	if (horizon) {
-		ledger->nr_controls = ledger->drawn = 0;
-		ledger->salt++;
+		for (i = ledger->nr_controls; i-- > 0;)
+			if (neotier_ledger_hash(ledger->controls[i].page, ~ledger->part) % NEOTIER_LEDGER_PARTS == 0)
+				neotier_ledger_remove(ledger, i);
+		neotier_ledger_refilter(ledger);
+		ledger->salt += ledger->part == 0;
 	}
 	return horizon;
 }
@@ -234,8 +332,9 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 		neotier_ledger_watch(ledger, period, interval_ns);
 		neotier_ledger_kinds(ledger, period);
 	}
-	won = neotier_ledger_won(ledger, interval_ns / 1000, period);
-	regret = neotier_ledger_worth(ledger, neotier_ledger_all(ledger->regret_requests, period), period);
+	won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), interval_ns / 1000, period);
+	regret = neotier_ledger_max(ledger->regret_requests, ledger->regrets * ledger->hot);
+	regret = neotier_ledger_worth(ledger, neotier_ledger_all(regret, period), period);
 	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX);
 	share = interval_ns / 1000 * ledger->terms.loss_ppm / 1000 * neotier_clamp_u64(period->cpus, 1, 65536);
 	if (interval_ns >= 1000)
@@ -250,13 +349,15 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 		ledger->balance_ns = most;
 	if (ledger->balance_ns < -NEOTIER_LEDGER_DEBT_NS)
 		ledger->balance_ns = -NEOTIER_LEDGER_DEBT_NS;
-	ledger->regret_requests = 0;
+	ledger->regret_requests = ledger->regrets = 0;
 
 	neotier_ledger_measure(ledger, period);
 	horizon = neotier_ledger_pass(ledger, interval_ns);
 	neotier_ledger_forget_returned(ledger, period->returned);
 	ledger->promoted[ledger->part] += neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX);
 
+	if (!ledger->stopped)
+		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->steady_ns / 1000, period);
 	/* Once stopped, until a look of some length can be paid for. */
 	worth = ledger->balance_ns + neotier_ledger_line(ledger);
 	if (worth < 0)
@@ -273,7 +374,7 @@ u64 neotier_ledger_pages(const struct neotier_ledger *ledger, u32 least)
 
 	if (!neotier_ledger_bounds(ledger))
 		return NEOTIER_NO_LIMIT;
-	if (ledger->steady_ns < NEOTIER_LEDGER_PROOF_NS)
+	if (ledger->steady_ns < NEOTIER_LEDGER_PROOF_NS || ledger->page_ns < ledger->exchange_ns)
 		return 0;
 	worth = ledger->balance_ns + neotier_ledger_line(ledger);
 	pages = worth > 0 ? (u64)worth / ledger->exchange_ns : 0;

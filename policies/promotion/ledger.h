@@ -6,16 +6,22 @@
  *	balance = base + share * time + won - regret - spent
  *
  * spent	time of the driver's thread and of kswapd on its behalf: moves, room, and looking.
- * won		what promoted pages save. The device does not see them any more, so controls stand for them: of the pages that
- *		are hot enough one in NEOTIER_LEDGER_ONE_IN stays where it is for a horizon, and its requests are counted. A
- *		page counts as promoted for one horizon: what it brings later is won, and not believed.
+ * won		what promoted pages save. The device does not see them any more, so controls stand for them: of the pages whose
+ *		turn it is to move one in NEOTIER_LEDGER_ONE_IN stays where it is, for a horizon on average. Before the first move
+ *		NEOTIER_LEDGER_PILOTS of those that wait do. A page counts as promoted for one horizon: what it brings later is
+ *		won, and not believed.
  * regret	requests to pages that were demoted in this horizon or the last one, as the device reports them.
  *
- * A page may move while the balance pays for it. A balance below 0 stops all looking until the share has paid for it.
+ * Two things are asked of the controls. How many of them are still hot: of those that would have been reported, by the share of
+ * reports that was read. A control that is cold for long is dropped, and takes its share of the promoted pages with it. And
+ * how hot a hot one is: what the report says, or, from a device that reports at the threshold, the device's histogram.
  *
- * Estimates err to the careful side. A control that is not reported counts as without requests, and the pages promoted are
- * the hottest of those that controls are drawn from. Writes do not wait for memory, so they count neither way. Where it
- * errs to the other side: a demoted page below the threshold is not reported.
+ * A page may move while the balance pays for it, and while heat has lasted for so long that as much again repays the move. A
+ * balance below 0 stops all looking until the share has paid for it.
+ *
+ * Writes do not wait for memory, so they count neither way. Where it errs to the careful side: some hot pages are hotter than
+ * the median. Where it errs to the other side: a demoted page below the threshold is not reported; and where few reports are
+ * read, it takes some epochs until pages that went cold are missed.
  *
  * Source: ours. That a group chosen by chance stands for what cannot be seen is Fisher's (1926).
  *
@@ -32,11 +38,13 @@ extern "C" {
 
 #define NEOTIER_LEDGER_ONE_IN 16U
 #define NEOTIER_LEDGER_CONTROLS 64U
+#define NEOTIER_LEDGER_PILOTS 32U
+#define NEOTIER_LEDGER_FILTER 8U
 #define NEOTIER_LEDGER_HORIZON_NS 8000000000ULL
 /* For longer than that no heat is expected to last, however long it has. */
 #define NEOTIER_LEDGER_STEADY_NS 1000000000ULL
 /* For which heat has to have lasted before a page moves for it. */
-#define NEOTIER_LEDGER_PROOF_NS 250000000ULL
+#define NEOTIER_LEDGER_PROOF_NS 100000000ULL
 /* Of a horizon, in which promoted pages are counted. */
 #define NEOTIER_LEDGER_PARTS 16U
 /* Who can pay for no more pages waits. From kswapd room for fewer costs as much; one by one, a look still has its price. */
@@ -47,6 +55,9 @@ extern "C" {
 #define NEOTIER_LEDGER_BASE_MAX_NS 10000000000ULL
 /* loss_ppm that bounds nothing. */
 #define NEOTIER_LEDGER_NO_BOUND 1000000U
+/* What the module and the replay begin with. */
+#define NEOTIER_LEDGER_LOSS_PPM 5000U
+#define NEOTIER_LEDGER_BASE_MS 10U
 
 struct neotier_ledger_terms {
 	u64 base_ns;	/* 0 .. NEOTIER_LEDGER_BASE_MAX_NS */
@@ -61,10 +72,11 @@ struct neotier_ledger_period {
 	u64 returned;		/* reported pages that had been promoted before: they had been demoted again */
 	u64 moves_ns, looking_ns;	/* spent: on moves and their room; on all else */
 	u32 cpus;		/* whose time it is: all of them lose and win, >= 1 */
-	u64 reads, writes;	/* of the device */
+	u64 reads, writes;	/* of the device, of the kinds that it counts for pages */
 	u64 reports, missed;	/* read from it; lost or thrown away: each stands for as much as one that was read */
 	u64 epoch_ns;
 	u32 downsampling;	/* the device counts one request in so many, >= 1 */
+	u32 hot;		/* requests to a hot page in an epoch, neotier_histogram_hot(); 0: reports have their page's own */
 };
 
 struct neotier_ledger_control {
@@ -78,13 +90,19 @@ struct neotier_ledger {
 	s64 balance_ns;
 	u64 spent_ns, won_ns, regret_ns;	/* totals, for people */
 	struct neotier_ledger_control controls[NEOTIER_LEDGER_CONTROLS];
-	u32 nr_controls, salt, drawn;	/* drawn: pages that could have been controls in this horizon */
+	u64 filter[NEOTIER_LEDGER_FILTER];	/* bits of hashes: a page without one is no control */
+	u32 nr_controls, salt, drawn;	/* drawn: pages that could have been controls, less those of controls that are gone */
+	u32 known, reported;		/* controls at the last settlement; of these, reported since */
 	u64 watched_ns;			/* passed while reports were read */
-	u64 regret_requests;		/* since the last settlement */
-	u64 reads_ppm;			/* of the requests, while there were any */
+	u64 regret_requests, regrets;	/* since the last settlement */
+	u64 reads_ppm;			/* of the requests that count, while there were any */
 	u64 seen_ppm;			/* of the reports, that were read of late */
-	u64 heat, heat_peak;		/* requests to a control in an epoch, times NEOTIER_LEDGER_FINE; of late and at most */
-	u64 steady_ns;			/* for which heat has not fallen to half of its peak */
+	u32 hot;			/* of the last period */
+	bool warmed;			/* warm_ppm is known */
+	u64 warm_ppm, warm_peak_ppm;	/* of the controls, that are still hot; of late and at most */
+	u64 heat;			/* requests to a control in an epoch, times NEOTIER_LEDGER_FINE */
+	u64 steady_ns;			/* for which as many stayed hot */
+	u64 page_ns;			/* that a page will win if heat lasts for as long again */
 	s64 gain_ppm;			/* won less regretted, of the time, of late */
 	u64 promoted[NEOTIER_LEDGER_PARTS];	/* ring of the horizon's parts */
 	u32 part;
@@ -116,7 +134,16 @@ void neotier_ledger_regret(struct neotier_ledger *ledger, u32 count);
 bool neotier_ledger_report(struct neotier_ledger *ledger, const struct neotier_ledger_page *page);
 
 /**
- * neotier_ledger_choose() - a page is hot enough to be promoted
+ * neotier_ledger_pilot() - a page waits, and none may move
+ * @ledger: ledger
+ * @page: it; no control so far
+ *
+ * Return: whether it is a control now, because there are too few to tell for how long heat lasts.
+ */
+bool neotier_ledger_pilot(struct neotier_ledger *ledger, const struct neotier_ledger_page *page);
+
+/**
+ * neotier_ledger_choose() - a page is about to be promoted
  * @ledger: ledger
  * @page: it; no control so far
  *
@@ -140,6 +167,12 @@ u64 neotier_ledger_pages(const struct neotier_ledger *ledger, u32 least);
 static inline bool neotier_ledger_bounds(const struct neotier_ledger *ledger)
 {
 	return ledger->terms.loss_ppm < NEOTIER_LEDGER_NO_BOUND;
+}
+
+/* Whether there are fewer controls than it takes to tell for how long heat lasts. */
+static inline bool neotier_ledger_wants_pilots(const struct neotier_ledger *ledger)
+{
+	return neotier_ledger_bounds(ledger) && ledger->nr_controls < NEOTIER_LEDGER_PILOTS;
 }
 
 /* Whether even looking costs too much now. */

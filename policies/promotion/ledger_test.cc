@@ -36,10 +36,15 @@ struct Account {
   }
   // What came of it since the last time, in us.
   int64_t settle() {
-    const int64_t before = ledger.balance_ns;
+    const auto before = ledger.balance_ns;
     horizon = neotier_ledger_settle(&ledger, &period);
     period.promoted = period.returned = period.moves_ns = period.looking_ns = 0;
     return (ledger.balance_ns - before) / static_cast<int64_t>(kUs);
+  }
+  // Heat has lasted for long enough to repay any move.
+  void proven() {
+    ledger.steady_ns = NEOTIER_LEDGER_PROOF_NS;
+    ledger.page_ns = NEOTIER_LEDGER_STEADY_NS;
   }
   void promote(uint64_t pages, uint64_t each_ns = 20 * kUs) {
     period.promoted = pages;
@@ -58,7 +63,7 @@ struct Account {
 
 TEST(Ledger, TheBaseAndAShareOfTheTimeMayBeSpent) {
   Account a;
-  a.ledger.steady_ns = NEOTIER_LEDGER_PROOF_NS;
+  a.proven();
   EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 10 * kMs / (20 * kUs)) << "at 20 us until a move was measured";
   EXPECT_EQ(a.settle(), 250) << "half a percent of 50 ms";
   a.period.looking_ns = 400 * kUs;
@@ -70,15 +75,14 @@ TEST(Ledger, TheBaseAndAShareOfTheTimeMayBeSpent) {
 
 TEST(Ledger, NothingMovesUntilHeatHasLasted) {
   Account a;
-  const uint32_t control = a.choose(0, 100);
-  for (int i = 0; i < 4; ++i) {
-    a.report(control, 100);
-    a.settle();
-    EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u) << i;
-  }
-  a.report(control, 100);
+  const uint32_t control = a.choose(0, 1000);
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u);
+  a.report(control, 1000);
   a.settle();
-  EXPECT_GT(neotier_ledger_pages(&a.ledger, kLeast), 0u) << "a quarter of a second";
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u);
+  a.report(control, 1000);
+  a.settle();
+  EXPECT_GT(neotier_ledger_pages(&a.ledger, kLeast), 0u) << "a tenth of a second";
   for (int i = 0; i < 10; ++i) a.settle();
   EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u) << "it is over";
 }
@@ -131,18 +135,122 @@ TEST(Ledger, APromotedPageThatIsReportedAgainWinsNothingMore) {
   EXPECT_EQ(a.settle(), 250 + 200) << "50 are left";
 }
 
-TEST(Ledger, AControlThatIsNotReportedIsColdAndHalvesTheHeat) {
+// So many controls of 100 requests each.
+std::vector<uint32_t> controls(Account& a, uint32_t nr) {
+  std::vector<uint32_t> pages;
+  for (uint32_t from = 0; pages.size() < nr; from = pages.back() + 1) pages.push_back(a.choose(from, 100));
+  return pages;
+}
+
+TEST(Ledger, WhoAreNotReportedAreColdAndTakeAsManyPromotedPagesWithThem) {
+  Account a(100 * kMs);
+  const std::vector<uint32_t> pages = controls(a, 8);
+  const auto report = [&](uint32_t nr) {
+    for (uint32_t i = 0; i < nr; ++i) a.report(pages[i], 100);
+    return a.settle();
+  };
+  a.promote(800);
+  report(8);
+  EXPECT_EQ(report(8), 250 + 3200);
+  EXPECT_EQ(report(2), 250 + 3200 * 5 / 8) << "two of eight: by halves";
+  EXPECT_EQ(report(2), 250 + 3200 * 7 / 16);
+  for (int i = 0; i < 8; ++i) report(2);
+  EXPECT_EQ(a.ledger.nr_controls, 2u);
+  const uint64_t left = a.ledger.promoted[0] + a.ledger.promoted[1];
+  EXPECT_NEAR(static_cast<double>(left), 200, 10) << "the other six stood for as many of 800";
+  for (int i = 0; i < 8; ++i) report(2);
+  EXPECT_NEAR(static_cast<double>(report(2)), 250 + static_cast<double>(left) * 4, 2)
+      << "and those that are left are all hot";
+}
+
+TEST(Ledger, WhereAQuarterOfTheReportsIsReadAQuarterOfTheControlsSaysThatAllAreHot) {
   Account a;
-  const uint32_t hot = a.choose(0, 100), cold = a.choose(hot + 1, 100);
-  ASSERT_NE(hot, cold);
+  const std::vector<uint32_t> pages = controls(a, 16);
+  a.promote(100);
+  a.period.missed = 300;
+  a.settle();
+  for (uint32_t turn = 0; turn < 12; ++turn) {
+    for (uint32_t i = 0; i < 16; ++i)
+      if (i % 4 == turn % 4) a.report(pages[i], 100);
+    EXPECT_EQ(a.settle(), 250 + 400) << turn;
+  }
+}
+
+TEST(Ledger, WhatADeviceReportsAtTheThresholdIsWorthWhatItsHistogramSays) {
+  Account a;
+  const uint32_t control = a.choose(0, 100);
+  a.period.hot = 250;
   a.promote(200);
   a.settle();
-  int64_t last = 0;
-  for (int i = 0; i < 8; ++i) {
-    a.report(hot, 100);
-    last = a.settle();
+  a.report(control, 100);
+  EXPECT_EQ(a.settle(), 250 + 2000);
+  neotier_ledger_regret(&a.ledger, 100);
+  neotier_ledger_regret(&a.ledger, 100);
+  a.report(control, 100);
+  EXPECT_EQ(a.settle(), 250 + 2000 - 20);
+  a.period.hot = 0;
+  a.report(control, 100);
+  EXPECT_EQ(a.settle(), 250 + 800);
+}
+
+TEST(Ledger, NoPageMovesForHeatThatWouldNotRepayItsMove) {
+  Account a;
+  for (const uint32_t count : {10u, 1000u}) {
+    Account one;
+    const uint32_t control = one.choose(0, count);
+    for (int i = 0; i < 4; ++i) {
+      one.report(control, count);
+      one.settle();
+    }
+    // A fifth of a second: 10 x 4 x 40 ns is less than the 20 us of a move.
+    EXPECT_EQ(neotier_ledger_pages(&one.ledger, kLeast) > 0, count == 1000) << count;
   }
-  EXPECT_EQ(last, 250 + 400);
+}
+
+TEST(Ledger, WhereHalfAsManyStayHotHeatHasLastedForLess) {
+  Account a;
+  const std::vector<uint32_t> pages = controls(a, 8);
+  for (int i = 0; i < 10; ++i) {
+    for (const uint32_t page : pages) a.report(page, 100);
+    a.settle();
+  }
+  EXPECT_EQ(a.ledger.steady_ns, 10 * kEpoch);
+  for (uint32_t i = 0; i < 6; ++i) a.report(pages[i], 100);
+  a.settle();
+  EXPECT_EQ(a.ledger.steady_ns, 11 * kEpoch) << "a quarter less is no end";
+  a.settle();
+  a.settle();
+  EXPECT_LT(a.ledger.steady_ns, 8 * kEpoch);
+  EXPECT_GT(a.ledger.steady_ns, 0u);
+}
+
+TEST(Ledger, PilotsAreAsManyAsTellForHowLongHeatLasts) {
+  Account a;
+  uint32_t pilots = 0;
+  for (uint32_t page = 0; page < 100; ++page) {
+    const neotier_ledger_page one = a.of(page, 100);
+    pilots += neotier_ledger_pilot(&a.ledger, &one);
+  }
+  EXPECT_EQ(pilots, NEOTIER_LEDGER_PILOTS);
+  EXPECT_FALSE(neotier_ledger_wants_pilots(&a.ledger));
+  for (int i = 0; i < 8; ++i) a.settle();
+  EXPECT_EQ(a.ledger.nr_controls, 0u) << "all went cold";
+  EXPECT_TRUE(neotier_ledger_wants_pilots(&a.ledger));
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u);
+}
+
+TEST(Ledger, NoControlIsKeptForEver) {
+  Account a;
+  const std::vector<uint32_t> pages = controls(a, NEOTIER_LEDGER_CONTROLS);
+  uint64_t left = 0;
+  for (int i = 0; i < 160; ++i) {
+    for (const uint32_t page : pages) a.report(page, 100);
+    a.settle();
+    if (i == 79) left = a.ledger.nr_controls;
+  }
+  EXPECT_GT(left, NEOTIER_LEDGER_CONTROLS / 4) << "half a horizon";
+  EXPECT_LT(a.ledger.nr_controls, left) << "a horizon";
+  EXPECT_GT(a.ledger.nr_controls, NEOTIER_LEDGER_CONTROLS / 16);
 }
 
 TEST(Ledger, WhereOneReportInTenIsReadAControlIsWaitedForTenTimesAsLong) {
@@ -208,7 +316,7 @@ TEST(Ledger, AHorizonIsToldOnceAndBeginsWithOtherControls) {
     told += a.horizon;
   }
   EXPECT_EQ(told, 200 * 50 / 8000);
-  EXPECT_EQ(a.ledger.nr_controls, 0u);
+  EXPECT_EQ(a.ledger.nr_controls, 0u) << "it was not reported";
   std::set<uint32_t> other;
   for (uint32_t from = 0; from < 200; from = *other.rbegin() + 1) other.insert(a.choose(from, 100));
   EXPECT_FALSE(other.contains(first) && other.size() > 100);
@@ -225,7 +333,7 @@ TEST(Ledger, WhatHasLastedIsExpectedToLast) {
     a.report(control, 1000);
     a.settle();
   }
-  a.ledger.steady_ns = NEOTIER_LEDGER_PROOF_NS;
+  a.proven();
   const uint64_t early = neotier_ledger_pages(&a.ledger, kLeast), balance = static_cast<uint64_t>(a.ledger.balance_ns);
   EXPECT_GT(early * a.ledger.exchange_ns, balance) << "more than what was won so far";
   for (int i = 0; i < 4; ++i) a.settle();

@@ -28,6 +28,7 @@ enum neotier_next neotier_promote_some(struct neotier_promotion *p, u32 batch_ma
 	int moved;
 
 	if (!want) {
+		neotier_hotlist_pilots(p->list);
 		neotier_hotlist_wait(p->list, NEOTIER_SKIP_PLAN);
 		return NEOTIER_SLEEP;
 	}

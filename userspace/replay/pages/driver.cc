@@ -178,7 +178,7 @@ void Driver::decide(uint64_t now) {
   neotier_plan plan{};
   law_->decide(policy_state_, &s, &plan);
   counts_.threshold = std::clamp(plan.threshold, 1u, Tracker::kCounterMax);
-  settle((memory_.now_ps() - settled_ps_) / 1000, state);
+  settle((memory_.now_ps() - settled_ps_) / 1000, state, s.threshold);
   promotion_.left = std::min<uint64_t>(plan.promote_max, neotier_ledger_pages(&hotlist_.ledger, least_pages()));
   tracker_->set_threshold(static_cast<uint32_t>(counts_.threshold));
   ++counts_.decisions;
@@ -188,21 +188,24 @@ void Driver::decide(uint64_t now) {
   decided_counts_ = counts_;
   decided_ns_ = now;
   memory_.spend_instructions(params_.decide_instructions);
-  memory_.spend_reads(params_.decide_reads + (law_->histogram ? kHistogramReads : 0));
+  const bool histogram = law_->histogram || neotier_ledger_bounds(&hotlist_.ledger);
+  memory_.spend_reads(params_.decide_reads + (histogram ? kHistogramReads : 0));
 }
 
-void Driver::settle(uint64_t interval_ns, const TrackerState& state) {
+void Driver::settle(uint64_t interval_ns, const TrackerState& state, uint32_t threshold) {
   count_thread();
   const Result& old = decided_counts_;
   neotier_ledger_period period{};
   period.interval_ns = interval_ns;
   period.promoted = counts_.promoted - old.promoted;
   period.returned = counts_.ping_pong - old.ping_pong;
-  const uint64_t moves_ns = counts_.moves_ns - old.moves_ns;
+  // Who makes room had to be found: that is part of a move's price.
+  const uint64_t moves_ns = counts_.moves_ns - old.moves_ns + counts_.age_ns - old.age_ns;
   period.moves_ns = moves_ns + counts_.kswapd_ns - old.kswapd_ns;
-  period.looking_ns = counts_.thread_ns - old.thread_ns - moves_ns;
-  period.reads = state.reads - observed_.reads;
-  period.writes = state.writes - observed_.writes;
+  const uint64_t thread_ns = counts_.thread_ns - old.thread_ns;
+  period.looking_ns = thread_ns - std::min(thread_ns, moves_ns);
+  period.reads = state.reads - observed_.reads;  // alone: the tracker counts no writes for pages
+  period.hot = neotier_histogram_hot(state.histogram, threshold);
   period.reports = counts_.reports - old.reports;
   period.missed = counts_.discarded - old.discarded + state.lost - observed_.lost;
   period.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);

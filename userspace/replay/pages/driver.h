@@ -71,7 +71,7 @@ class Driver {
   neotier_next step();
   void yield_turn();
   uint64_t identity(uint32_t page) const;
-  void settle(uint64_t interval_ns, const TrackerState& state);
+  void settle(uint64_t interval_ns, const TrackerState& state, uint32_t threshold);
   // Modelled, without what others have had of the CPU meanwhile.
   uint64_t own_ps() const { return memory_.now_ps() - others_ps_; }
   void count_thread() {
