@@ -366,12 +366,12 @@ static int mode_store(struct neotier_device *dev, const char *buf)
 	return 0;
 }
 
-/* By conf.track - 4: the codes of CFG0.TRACK. */
+/* By conf.track - NEOTIER_TRACK_READS. */
 static const char *const neotier_tracks[] = { "reads", "writes", "all" };
 
 static ssize_t track_show(struct neotier_device *dev, char *buf)
 {
-	return neotier_show_choice(buf, neotier_tracks, ARRAY_SIZE(neotier_tracks), READ_ONCE(dev->conf.track) - 4);
+	return neotier_show_choice(buf, neotier_tracks, ARRAY_SIZE(neotier_tracks), READ_ONCE(dev->conf.track) - NEOTIER_TRACK_READS);
 }
 
 static int track_store(struct neotier_device *dev, const char *buf)
@@ -380,7 +380,7 @@ static int track_store(struct neotier_device *dev, const char *buf)
 
 	if (track < 0)
 		return track;
-	WRITE_ONCE(dev->conf.track, track + 4);
+	WRITE_ONCE(dev->conf.track, track + NEOTIER_TRACK_READS);
 	return 0;
 }
 
@@ -523,8 +523,8 @@ int neotier_sysfs_init(void)
 	neotier_knobs.p_max_ppm = neotier_policy_default_params.p_max_ppm;
 	neotier_knobs.saved_ns = neotier_policy_default_params.saved_ns;
 	neotier_knobs.payback_ms = neotier_policy_default_params.payback_ms;
-	neotier_knobs.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
-	neotier_knobs.loss_base_ms = 10;
+	neotier_knobs.loss_ppm = NEOTIER_LEDGER_LOSS_PPM;
+	neotier_knobs.loss_base_ms = NEOTIER_LEDGER_BASE_MS;
 
 	neotier_sysfs_fill();
 	neotier_kobj = kobject_create_and_add("neotier", kernel_kobj);

@@ -39,10 +39,10 @@ finish() {
 }
 
 loaded() { [ -d /sys/module/neotier ]; }
-# One report is enough and the threshold is what the test writes, so that a test decides by one report what moves;
-# confirmation and the policies have tests of their own.
+# One report is enough, the threshold is what the test writes, and nothing bounds what may move, so that a test decides by one
+# report what moves; confirmation, the policies and the ledger have tests of their own.
 # shellcheck disable=SC2120 # other files give it arguments
-load() { loaded || { insmod "$NEOTIER_KO" "$@" && echo 1 > "$sys/confirm_epochs" && echo fixed > "$sys/policy"; }; }
+load() { loaded || { insmod "$NEOTIER_KO" "$@" && echo 1 > "$sys/confirm_epochs" && echo fixed > "$sys/policy" && echo 1000000 > "$sys/loss_ppm"; }; }
 unload() { ! loaded || rmmod neotier; }
 stat() { cat "$sys/stats/$1"; }
 knob() { echo "$2" > "$sys/$1"; }

@@ -28,6 +28,8 @@ constexpr uint64_t kPerCpuShare = 256;
 constexpr uint64_t kMostReservePages = 1024, kMostBatch = 64;
 constexpr uint64_t kLeastBatch = 16;
 constexpr uint64_t kPageBytes = 4096;
+// Of the module: a loss_ppm that bounds nothing.
+constexpr uint64_t kNoBound = 1'000'000;
 
 constexpr std::array<Policy, 12> kPolicies = {{
     {.name = "all-dram", .text = "reference: a machine with more DRAM, as much as both tiers", .all_dram = true},
@@ -265,10 +267,12 @@ std::vector<std::string> policy_settings(const Policy& chosen, const PolicyMachi
     if (policy.demotion) lines.push_back("late /sys/kernel/neotier/room kswapd");
     if (policy.dry_run) late("dry_run", 1);
     // Each page that such a source names has already been found hot: it is reported at once and needs no confirmation.
+    // And these are others' policies, which know no bound on loss.
     if (!policy.source.empty()) {
       lines.push_back("late /sys/kernel/neotier/policy fixed");
       lines.push_back("late /sys/kernel/neotier/device0/threshold 1");
       lines.push_back("late /sys/kernel/neotier/confirm_epochs 1");
+      late("loss_ppm", kNoBound);
     }
     for (const std::string& knob : knobs) {
       const size_t equals = knob.find('=');

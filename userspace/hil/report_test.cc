@@ -143,6 +143,7 @@ TEST(Policy, SettingsAreWhatTheNameSays) {
   const auto pebs = policy_settings(find_policy("pebs"), machine, {});
   EXPECT_TRUE(has(pebs, "device0/threshold 1"));
   EXPECT_TRUE(has(pebs, "confirm_epochs 1"));
+  EXPECT_TRUE(has(pebs, "loss_ppm 1000000"));
   const auto placebo = policy_settings(find_policy("placebo"), machine, {});
   EXPECT_TRUE(has(placebo, "late /sys/kernel/neotier/dry_run 1"));
   EXPECT_FALSE(has(ours, "dry_run"));

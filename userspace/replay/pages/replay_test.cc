@@ -25,6 +25,7 @@ Result run(const Recording& recording, const std::string& policy, const std::str
            Room room = kKswapd) {
   Job job;
   job.policy = policy;
+  job.params.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
   job.tracker = tracker;
   job.params.exchange = room == kExchange;
   job.params.low_pages = 110;
@@ -129,6 +130,7 @@ TEST(Replay, WithExchangeWhatReturnsIsARegretAndWhatGoesAgainAShortStay) {
   }
   Job job;
   job.policy = "neotier";
+  job.params.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
   job.tracker = "exact";
   job.law = "fixed";
   job.params.low_pages = 110;
@@ -200,6 +202,7 @@ uint64_t page_ns(uint64_t promote_instructions, bool full) {
   read_hot_pages(file);
   Job job;
   job.policy = "neotier";
+  job.params.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
   job.tracker = "exact";
   job.law = "fixed";
   job.params.low_pages = 110;
@@ -272,6 +275,7 @@ TEST(Replay, ColdPagesStay) {
   const Recording r = hot_set_in_cxl(900, 200, 600, 1).read();
   Job job;
   job.policy = "neotier";
+  job.params.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
   job.tracker = "exact";
   job.params.threshold = 1000;
   job.law = "fixed";
@@ -382,6 +386,7 @@ TEST(Replay, ItRepeatsToTheDigit) {
   const Recording r = hot_set_in_cxl(900, 200, 400, 20).read();
   Job job;
   job.policy = "neotier";
+  job.params.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
   const Result first = replay(r, job), second = replay(r, job);
   EXPECT_EQ(to_json(job, first), to_json(job, second));
 }
