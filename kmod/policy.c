@@ -115,6 +115,7 @@ static void neotier_policy_settle(struct neotier_device *dev, const struct neoti
 	struct neotier_ledger_period period = {
 		.interval_ns = span_ns,
 		.promoted = snapshot->promoted,
+		.waiting = neotier_hotlist_waiting(dev),
 		.returned = snapshot->ping_pong,
 		.moves_ns = snapshot->promote_ns + snapshot->demote_ns,
 		.cpus = num_online_cpus(),

@@ -52,7 +52,7 @@ static u32 neotier_ledger_hash(u32 value, u32 salt)
 	return hash ^ hash >> 13;
 }
 
-/* One in NEOTIER_LEDGER_ONE_IN, others in each horizon. */
+/* One in NEOTIER_LEDGER_ONE_IN, others in each part of a horizon. */
 static bool neotier_ledger_drawn(const struct neotier_ledger *ledger, u32 page)
 {
 	return neotier_ledger_hash(page, ledger->salt) < (1ULL << 32) / NEOTIER_LEDGER_ONE_IN;
@@ -303,9 +303,24 @@ static bool neotier_ledger_pass(struct neotier_ledger *ledger, u64 interval_ns)
 			if (neotier_ledger_hash(ledger->controls[i].page, ~ledger->part) % NEOTIER_LEDGER_PARTS == 0)
 				neotier_ledger_remove(ledger, i);
 		neotier_ledger_refilter(ledger);
-		ledger->salt += ledger->part == 0;
+		/* Else those that are let go would be drawn again. */
+		ledger->salt++;
 	}
 	return horizon;
+}
+
+/* Pilots of a hot set of few pages are too large a part of it to stay. */
+static void neotier_ledger_let_go(struct neotier_ledger *ledger, u64 waiting)
+{
+	u64 alive = neotier_ledger_alive(ledger), all = alive + neotier_ledger_min(waiting, NEOTIER_LEDGER_PAGES_MAX);
+	u64 most = neotier_ledger_max(all / NEOTIER_LEDGER_ONE_IN, NEOTIER_LEDGER_FEW);
+
+	if (!alive || ledger->nr_controls <= most)
+		return;
+	while (ledger->nr_controls > most)
+		neotier_ledger_remove(ledger, neotier_ledger_hash(ledger->nr_controls, ledger->salt) % ledger->nr_controls);
+	neotier_ledger_refilter(ledger);
+	ledger->known = ledger->nr_controls;
 }
 
 static void neotier_ledger_forget_returned(struct neotier_ledger *ledger, u64 returned)
@@ -355,6 +370,7 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	horizon = neotier_ledger_pass(ledger, interval_ns);
 	neotier_ledger_forget_returned(ledger, period->returned);
 	ledger->promoted[ledger->part] += neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX);
+	neotier_ledger_let_go(ledger, period->waiting);
 
 	if (!ledger->stopped)
 		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->steady_ns / 1000, period);

@@ -8,7 +8,7 @@
  * spent	time of the driver's thread and of kswapd on its behalf: moves, room, and looking.
  * won		what promoted pages save. The device does not see them any more, so controls stand for them: of the pages whose
  *		turn it is to move one in NEOTIER_LEDGER_ONE_IN stays where it is, for a horizon on average. Before the first move
- *		NEOTIER_LEDGER_PILOTS of those that wait do. A page counts as promoted for one horizon: what it brings later is
+ *		NEOTIER_LEDGER_PILOTS of those that wait do; then as many are let go as are too many. A page counts as promoted for one horizon: what it brings later is
  *		won, and not believed.
  * regret	requests to pages that were demoted in this horizon or the last one, as the device reports them.
  *
@@ -39,6 +39,8 @@ extern "C" {
 #define NEOTIER_LEDGER_ONE_IN 16U
 #define NEOTIER_LEDGER_CONTROLS 64U
 #define NEOTIER_LEDGER_PILOTS 32U
+/* Of a hot set of few pages more than one in NEOTIER_LEDGER_ONE_IN stay, but no more than these. */
+#define NEOTIER_LEDGER_FEW 8U
 #define NEOTIER_LEDGER_FILTER 8U
 #define NEOTIER_LEDGER_HORIZON_NS 8000000000ULL
 /* For longer than that no heat is expected to last, however long it has. */
@@ -69,6 +71,7 @@ struct neotier_ledger_terms {
 struct neotier_ledger_period {
 	u64 interval_ns;
 	u64 promoted;		/* 4 KiB pages */
+	u64 waiting;		/* pages that are hot enough and wait */
 	u64 returned;		/* reported pages that had been promoted before: they had been demoted again */
 	u64 moves_ns, looking_ns;	/* spent: on moves and their room; on all else */
 	u32 cpus;		/* whose time it is: all of them lose and win, >= 1 */

@@ -21,6 +21,7 @@ struct Account {
     period.interval_ns = period.epoch_ns = kEpoch;
     period.reads = 1000;
     period.reports = 100;
+    period.waiting = 1 << 20;  // so many that no control is one too many
     period.downsampling = period.cpus = 1;
   }
   // The first page from `from` on that is chosen.
@@ -237,6 +238,26 @@ TEST(Ledger, PilotsAreAsManyAsTellForHowLongHeatLasts) {
   EXPECT_EQ(a.ledger.nr_controls, 0u) << "all went cold";
   EXPECT_TRUE(neotier_ledger_wants_pilots(&a.ledger));
   EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u);
+}
+
+TEST(Ledger, OfAHotSetOfFewPagesFewStay) {
+  Account a;
+  for (uint32_t page = 0; page < 100; ++page) {
+    const neotier_ledger_page one = a.of(page, 100);
+    neotier_ledger_pilot(&a.ledger, &one);
+  }
+  a.settle();
+  EXPECT_EQ(a.ledger.nr_controls, NEOTIER_LEDGER_PILOTS) << "nothing has moved yet";
+  a.period.waiting = 200;
+  a.promote(120);
+  a.settle();
+  EXPECT_EQ(a.ledger.nr_controls, 320 / NEOTIER_LEDGER_ONE_IN);
+  a.period.waiting = 0;
+  a.settle();
+  EXPECT_EQ(a.ledger.nr_controls, NEOTIER_LEDGER_FEW);
+  uint32_t kept = 0;
+  for (uint32_t page = 0; page < 100; ++page) kept += a.report(page, 100);
+  EXPECT_EQ(kept, NEOTIER_LEDGER_FEW) << "the others may move";
 }
 
 TEST(Ledger, NoControlIsKeptForEver) {

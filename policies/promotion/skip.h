@@ -23,7 +23,7 @@
 	X(DUPLICATE,   duplicate,   "reported again while still waiting: not queued twice") \
 	X(NO_ROOM,     no_room,     "had to wait for free memory on the target node (once a report; moved later if it can be)") \
 	X(QUOTA,       quota,       "had to wait for quota (once a report; moved later if it can be)") \
-	X(PLAN,        plan,        "had to wait: the policy's promote_max was used up (once a report; moved later if it can be)") \
+	X(PLAN,        plan,        "had to wait: the policy or loss_ppm let no more move (once a report; moved later if it can be)") \
 	X(OVERFLOW,    overflow,    "dropped: the list of waiting pages was full") \
 	X(EXPIRED,     expired,     "dropped: waited longer than a report says anything about") \
 	X(UNCONFIRMED, unconfirmed, "hot in fewer epochs than confirm_epochs so far: remembered, not queued") \

@@ -39,7 +39,8 @@ constexpr Reason kReasons[] = {
     {"duplicate", "waiting already", ""},
     {"no_room", "waiting for room on the target node", ""},
     {"quota", "waiting for quota", "`neotier kernel set quota_mb_per_s` takes a higher one"},
-    {"plan", "waiting: the policy allowed no more moves", ""},
+    {"plan", "waiting: until heat has lasted for long enough to repay a move, or until loss_ppm pays for more",
+     "`neotier kernel set loss_ppm 1000000` lets all move that is hot, at any loss"},
     {"overflow", "dropped: more are waiting than the list holds", ""},
     {"expired", "dropped: they waited too long to be hot still", ""},
     {"unconfirmed", "hot in fewer epochs than confirm_epochs asks for", ""},
@@ -50,7 +51,7 @@ constexpr Reason kReasons[] = {
     {"process", "of a process that exclude_pids or include_pids keeps out", ""},
     {"node", "on a node that exclude_nodes names, or would go to one", ""},
     {"excluded_range", "at addresses that exclude_ranges or include_ranges keep out", ""},
-    {"control", "left where they are for a second, so that it is known what moving others wins", ""},
+    {"control", "left where they are for some seconds, so that it is known what moving others wins", ""},
     {"protected", "of a cgroup that memory.min or memory.low protects", ""},
     {"guest", "of a virtual machine, whose accesses are not seen", ""},
 };

@@ -198,6 +198,7 @@ void Driver::settle(uint64_t interval_ns, const TrackerState& state, uint32_t th
   neotier_ledger_period period{};
   period.interval_ns = interval_ns;
   period.promoted = counts_.promoted - old.promoted;
+  period.waiting = hotlist_.waiting.nr;
   period.returned = counts_.ping_pong - old.ping_pong;
   // Who makes room had to be found: that is part of a move's price.
   const uint64_t moves_ns = counts_.moves_ns - old.moves_ns + counts_.age_ns - old.age_ns;
