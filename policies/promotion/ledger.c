@@ -309,13 +309,17 @@ static bool neotier_ledger_pass(struct neotier_ledger *ledger, u64 interval_ns)
 	return horizon;
 }
 
-/* Pilots of a hot set of few pages are too large a part of it to stay. */
-static void neotier_ledger_let_go(struct neotier_ledger *ledger, u64 waiting)
+/*
+ * Pilots of a hot set of few pages are too large a part of it to stay. Not while others wait, or were reported and not read: who
+ * is let go before all have moved is missed where it is asked how many stay hot.
+ */
+static void neotier_ledger_let_go(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
 {
-	u64 alive = neotier_ledger_alive(ledger), all = alive + neotier_ledger_min(waiting, NEOTIER_LEDGER_PAGES_MAX);
-	u64 most = neotier_ledger_max(all / NEOTIER_LEDGER_ONE_IN, NEOTIER_LEDGER_FEW);
+	u64 alive = neotier_ledger_alive(ledger), most = neotier_ledger_max(alive / NEOTIER_LEDGER_ONE_IN, NEOTIER_LEDGER_FEW);
 
-	if (!alive || ledger->nr_controls <= most)
+	if (!alive || ledger->nr_controls <= most || ledger->stopped || period->waiting >= ledger->nr_controls)
+		return;
+	if (period->missed > period->reports || ledger->seen_ppm < NEOTIER_LEDGER_PPM / 2)
 		return;
 	while (ledger->nr_controls > most)
 		neotier_ledger_remove(ledger, neotier_ledger_hash(ledger->nr_controls, ledger->salt) % ledger->nr_controls);
@@ -370,7 +374,7 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	horizon = neotier_ledger_pass(ledger, interval_ns);
 	neotier_ledger_forget_returned(ledger, period->returned);
 	ledger->promoted[ledger->part] += neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX);
-	neotier_ledger_let_go(ledger, period->waiting);
+	neotier_ledger_let_go(ledger, period);
 
 	if (!ledger->stopped)
 		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->steady_ns / 1000, period);
