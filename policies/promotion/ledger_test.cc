@@ -222,7 +222,7 @@ TEST(Ledger, WhereHalfAsManyStayHotHeatHasLastedForLess) {
   a.settle();
   a.settle();
   EXPECT_LT(a.ledger.steady_ns, 8 * kEpoch);
-  EXPECT_GT(a.ledger.steady_ns, 0u);
+  EXPECT_GT(a.ledger.steady_ns, 4 * kEpoch);
 }
 
 TEST(Ledger, PilotsAreAsManyAsTellForHowLongHeatLasts) {
@@ -236,8 +236,30 @@ TEST(Ledger, PilotsAreAsManyAsTellForHowLongHeatLasts) {
   EXPECT_FALSE(neotier_ledger_wants_pilots(&a.ledger));
   for (int i = 0; i < 8; ++i) a.settle();
   EXPECT_EQ(a.ledger.nr_controls, 0u) << "all went cold";
+  EXPECT_EQ(a.ledger.drawn, 0u) << "and those that they were drawn from";
   EXPECT_TRUE(neotier_ledger_wants_pilots(&a.ledger));
   EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), 0u);
+}
+
+TEST(Ledger, AControlThatIsReportedTwiceIsOne) {
+  Account a;
+  const std::vector<uint32_t> pages = controls(a, 4);
+  a.settle();
+  for (int i = 0; i < 4; ++i) a.report(pages[0], 100);
+  a.settle();
+  EXPECT_EQ(a.ledger.warm_ppm, 250'000u);
+}
+
+TEST(Ledger, OthersAreDrawnInEachPartOfAHorizon) {
+  Account a;
+  std::set<uint32_t> first, again;
+  for (uint32_t from = 0; first.size() < 30; from = *first.rbegin() + 1) first.insert(a.choose(from, 100));
+  for (int i = 0; i < 12; ++i) a.settle();
+  ASSERT_EQ(a.ledger.nr_controls, 0u);
+  for (uint32_t from = 0; again.size() < 30; from = *again.rbegin() + 1) again.insert(a.choose(from, 100));
+  uint32_t both = 0;
+  for (const uint32_t page : again) both += first.contains(page);
+  EXPECT_LT(both, 10u);
 }
 
 TEST(Ledger, OfAHotSetOfFewPagesFewStay) {
