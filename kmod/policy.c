@@ -79,9 +79,10 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	memset(dev->policy_state, 0, sizeof(dev->policy_state));
 	dev->policy->init(dev->policy_state, &params);
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));
-	dev->promotion.left = NEOTIER_NO_LIMIT;
 	neotier_huge_restart(dev);
 	neotier_exchange_restart(dev);
+	/* Until the first decision as well. */
+	dev->promotion.left = neotier_policy_pages(dev);
 	dev->decided_ns = now_ns;
 	neotier_policy_pause(dev);
 	dev->decided = neotier_clock_now(dev);

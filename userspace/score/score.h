@@ -37,7 +37,8 @@ std::optional<double> share_of_rate(double base, double figure, double oracle);
 struct Options {
   std::vector<std::string> laws = {"placebo", "payback", "fixed", "neomem"};  // names or shared libraries
   std::string tracker = "device";
-  pages::Params params;
+  // A law is scored for itself: nothing bounds its loss, unless a parameter says so.
+  pages::Params params = {.loss_ppm = NEOTIER_LEDGER_NO_BOUND};
   std::vector<std::string> kv = {"hazard"}, experts = {"learned"};  // names or shared libraries
   std::vector<uint32_t> kv_percent = {5, 20};                       // room, of the trace's distinct blocks, 1 .. 100
   std::vector<uint32_t> expert_percent = {25, 50};                  // room, of a layer's experts, 1 .. 100

@@ -134,6 +134,7 @@ neotier_levels Driver::levels() const {
 void Driver::decide(uint64_t now) {
   if (!started_) {
     started_ = true;
+    promotion_.left = neotier_ledger_pages(&hotlist_.ledger, least_pages());
     neotier_policy_params params = neotier_policy_default_params;
     params.threshold = static_cast<uint32_t>(params_.threshold);
     params.saved_ns = static_cast<uint32_t>(params_.saved_ns);
