@@ -131,20 +131,23 @@ static bool neotier_age_vma(struct vm_area_struct *vma, unsigned long address, v
 	return ++walk->vmas < NEOTIER_OWNERS_MAX;
 }
 
-static void neotier_age_frame(struct neotier_age_walk *walk, u32 frame)
+/* Of the pages that its table maps. */
+static void neotier_age_page(struct neotier_age_walk *walk, unsigned long pfn)
 {
-	unsigned long pfn = walk->exchange->base_pfn + frame;
-	/* Most of what cannot leave is told by its flags, as they are now. */
-	struct folio *folio = PageLRU(pfn_to_page(pfn)) ? neotier_folio_get(pfn) : NULL;
+	struct folio *folio = neotier_folio_get(pfn);
 
-	if (folio) {
-		walk->vmas = 0;
-		if (folio_test_lru(folio) && folio_test_anon(folio) && !folio_test_large(folio))
-			neotier_owner_each(folio, neotier_age_vma, walk);
-		folio_put(folio);
-	}
-	if (neotier_ages_due(&walk->exchange->ages, frame, walk->look))
-		neotier_ages_forget(&walk->exchange->ages, frame);
+	if (!folio)
+		return;
+	walk->vmas = 0;
+	if (folio_test_lru(folio) && folio_test_anon(folio) && !folio_test_large(folio))
+		neotier_owner_each(folio, neotier_age_vma, walk);
+	folio_put(folio);
+}
+
+/* Most of what cannot leave is told by its flags, as they are now, and no reference is held for that. */
+static inline bool neotier_age_could_leave(struct page *page)
+{
+	return PageLRU(page) && !PageCompound(page) && PageAnon(page);
 }
 
 /* From frame @first on, up to @end or the size of a group. Return: where it ended. */
@@ -165,7 +168,11 @@ static u32 neotier_age_group(struct neotier_age_walk *walk, u32 first, u32 end)
 			if (!neotier_ages_due(&x->ages, frame, walk->look))
 				continue;
 			started++;
-			neotier_age_frame(walk, frame);
+			if (neotier_age_could_leave(pfn_to_page(x->base_pfn + frame)))
+				neotier_age_page(walk, x->base_pfn + frame);
+			/* Its table did not show it. */
+			if (neotier_ages_due(&x->ages, frame, walk->look))
+				neotier_ages_forget(&x->ages, frame);
 		}
 	}
 	return frame;
@@ -191,7 +198,7 @@ void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 {
 	u64 least_ns = neotier_age_window(READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC, READ_ONCE(dev->conf.threshold));
 	/* No more than may move: what is looked for and not used was for nothing. */
-	u64 waiting = min(neotier_hotlist_waiting(dev), dev->promotion.left), unpaid, found, wanted;
+	u64 waiting = min(neotier_hotlist_waiting(dev), dev->promotion.left), unpaid, found, wanted, waited, took_ns;
 	struct neotier_time start, stop;
 	struct neotier_exchange *x = dev->exchange;
 	struct neotier_age_walk walk = { .exchange = x };
@@ -206,15 +213,19 @@ void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 	walk.look = neotier_age_next(&x->pace, &x->ages, wanted + spare, least_ns, now_ns);
 	if (walk.look != NEOTIER_AGE_LOOK_NONE) {
 		start = neotier_clock_now(dev);
+		waited = neotier_waited_ns();
 		found = x->ages.found;
 		if (walk.look == NEOTIER_AGE_LOOK_ARM)
 			end = neotier_age_groups(&walk, x->pace.first, x->ages.nr, x->pace.groups);
 		else
 			neotier_age_groups(&walk, x->pace.first, x->pace.end, U32_MAX);
 		stop = neotier_clock_now(dev);
-		neotier_age_done(&x->pace, &x->ages, walk.look, end, stop.own_ns, stop.own_ns - start.own_ns);
+		/* Where programs ran meanwhile, that time was theirs. */
+		took_ns = stop.own_ns - start.own_ns;
+		took_ns -= min(took_ns, neotier_waited_ns() - waited);
+		neotier_age_done(&x->pace, &x->ages, walk.look, end, stop.own_ns, took_ns);
 		if (!wanted)
-			neotier_spare_spent(&dev->spare, stop.own_ns - start.own_ns);
+			neotier_spare_spent(&dev->spare, took_ns);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_PASSES, walk.look == NEOTIER_AGE_LOOK_ARM && end == x->ages.nr);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_LOOKS, walk.entries);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_FOUND, x->ages.found - found);

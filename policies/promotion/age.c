@@ -3,8 +3,8 @@
 
 #define PASSES 31U
 #define WINDOW_REQUESTS 8U
-/* The first one: so many times the shortest. */
-#define WINDOW_FIRST 4U
+/* Pages armed: fewer say nothing of the window. */
+#define ADAPT_LEAST 64U
 #define WINDOW_MIN_NS 1000000ULL
 /* Long enough for anything that is to be called in use. */
 #define WINDOW_MAX_NS 100000000ULL
@@ -83,11 +83,6 @@ void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_loo
 		neotier_ages_arm(ages, frame, accessed);
 	else
 		neotier_ages_check(ages, frame, accessed);
-}
-
-void neotier_ages_forget(struct neotier_ages *ages, u32 frame)
-{
-	neotier_ages_set(ages, frame, NEOTIER_AGE_UNKNOWN);
 }
 
 void neotier_ages_stale(struct neotier_ages *ages)
@@ -190,7 +185,7 @@ enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neo
 	lacking = NEOTIER_AGE_STOCK * (u64)wanted - neotier_ages_victims(ages);
 	pace->groups = pace->yield ? (u32)neotier_clamp_u64(lacking / pace->yield, 1, neotier_age_groups_paid(pace)) : 1;
 	pace->took_ns = 0;
-	pace->window_ns = neotier_clamp_u64(pace->window_ns ? pace->window_ns : WINDOW_FIRST * least_ns, least_ns, WINDOW_MAX_NS);
+	pace->window_ns = neotier_clamp_u64(pace->window_ns, least_ns, WINDOW_MAX_NS);
 	pace->armed = ages->armed;
 	pace->found = ages->found;
 	return NEOTIER_AGE_LOOK_ARM;
@@ -203,6 +198,8 @@ static void neotier_age_adapt(struct neotier_age_pace *pace, const struct neotie
 
 	pace->yield = (u32)(found / (pace->groups ? pace->groups : 1));
 	pace->group_ns = pace->took_ns / (pace->groups ? pace->groups : 1);
+	if (armed < ADAPT_LEAST)
+		return;
 	if (found * 8 < armed)
 		pace->window_ns /= 2;
 	else if (found * 2 > armed)

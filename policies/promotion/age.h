@@ -105,7 +105,10 @@ static inline bool neotier_ages_due(const struct neotier_ages *ages, u32 frame, 
 void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed);
 
 /* Nothing is there that could leave, or the page there is a victim no more. */
-void neotier_ages_forget(struct neotier_ages *ages, u32 frame);
+static inline void neotier_ages_forget(struct neotier_ages *ages, u32 frame)
+{
+	ages->frames[frame] = (u8)(ages->pass << NEOTIER_AGE_PASS_SHIFT | NEOTIER_AGE_UNKNOWN);
+}
 
 /* Frames that may be victims; some may be none any more. */
 static inline u32 neotier_ages_victims(const struct neotier_ages *ages)

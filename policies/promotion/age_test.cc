@@ -232,9 +232,9 @@ TEST(AgePace, GroupsAreArmedAndCheckedAWindowLater) {
   EXPECT_EQ(p.pace.first, 0u);
   EXPECT_EQ(p.ages.pass, 1u);
   p.arm(60, kMs);
-  EXPECT_EQ(p.next(5 * kMs - 1), kNone);
-  EXPECT_EQ(p.next(5 * kMs, 0), kCheck) << "four times the shortest; wanted or not";
-  p.check(5 * kMs, 1000);
+  EXPECT_EQ(p.next(2 * kMs - 1), kNone);
+  EXPECT_EQ(p.next(2 * kMs, 0), kCheck) << "the shortest at first; wanted or not";
+  p.check(2 * kMs, 1000);
   ASSERT_EQ(p.next(12 * kMs, 10), kArm);
   EXPECT_EQ(p.pace.first, 60u);
   p.arm(100, 12 * kMs);
@@ -252,10 +252,11 @@ TEST(AgePace, TheWindowFollowsWhatIsFound) {
     p.check(now, share);
     return p.pace.window_ns;
   };
+  EXPECT_EQ(window_after(4), kMs);
+  EXPECT_EQ(window_after(1), 2 * kMs);
+  EXPECT_EQ(window_after(1), 4 * kMs);
   EXPECT_EQ(window_after(4), 4 * kMs);
   EXPECT_EQ(window_after(10), 2 * kMs);
-  EXPECT_EQ(window_after(10), kMs);
-  EXPECT_EQ(window_after(1), 2 * kMs);
   for (int i = 0; i < 20; ++i) window_after(1);
   EXPECT_EQ(p.next(100'000 * kMs, 1000), kArm);
   EXPECT_EQ(p.pace.window_ns, 100 * kMs) << "a tenth of a second at most";
@@ -264,6 +265,20 @@ TEST(AgePace, TheWindowFollowsWhatIsFound) {
   for (int i = 0; i < 20; ++i) window_after(1000);
   EXPECT_EQ(p.next(300'000 * kMs, 1000), kArm);
   EXPECT_EQ(p.pace.window_ns, kMs) << "and no shorter than the shortest";
+}
+
+TEST(AgePace, FewPagesSayNothingOfTheWindow) {
+  Pace p(64);
+  ASSERT_EQ(p.next(kMs, 1000), kArm);
+  p.arm(63, kMs);
+  p.check(kMs, 1);
+  EXPECT_EQ(p.pace.window_ns, kMs);
+  p.pace.end = 0;
+  neotier_ages_begin(&p.ages);
+  ASSERT_EQ(p.next(kMs, 1000), kArm);
+  p.arm(64, kMs);
+  p.check(kMs, 1);
+  EXPECT_EQ(p.pace.window_ns, 2 * kMs) << "so many do";
 }
 
 TEST(AgePace, ALookIsAsLongAsWhatIsLackingAsksFor) {
