@@ -28,6 +28,7 @@ extern "C" {
 #endif
 
 #define NEOTIER_HISTOGRAM_BINS 64
+#define NEOTIER_HOT_CAP 4U
 #define NEOTIER_POLICY_STATE_BYTES 256
 #define NEOTIER_NO_LIMIT (~(u64)0)	/* the kernel's U64_MAX, which user space lacks */
 
@@ -147,13 +148,13 @@ static inline u32 neotier_histogram_top(const u32 *histogram, u64 units)
 }
 
 /*
- * Requests to half or more of the units that have `threshold` or more: the lower edge of the bin of their median, at least the
- * threshold; 0: no unit has as many. Not the mean: units that share all their counters are one unit here, with all their
- * requests.
+ * Requests to a unit that has `threshold` or more, on average, where those with more than NEOTIER_HOT_CAP medians count as that
+ * many; by lower edges of bins, at least the threshold; 0: no unit has as many. Few are far hotter than most, and win the most.
+ * But units that share all their counters are one unit here, with all their requests.
  */
 static inline u32 neotier_histogram_hot(const u32 *histogram, u32 threshold)
 {
-	u64 units = 0, seen = 0;
+	u64 units = 0, seen = 0, sum = 0, median = 0, low;
 	u32 first = 0, bin;
 
 	while (first < NEOTIER_HISTOGRAM_BINS - 1 && neotier_bin_low(first + 1) <= threshold)
@@ -161,11 +162,13 @@ static inline u32 neotier_histogram_hot(const u32 *histogram, u32 threshold)
 	for (bin = first; bin < NEOTIER_HISTOGRAM_BINS; bin++)
 		units += histogram[bin];
 	for (bin = first; bin < NEOTIER_HISTOGRAM_BINS; bin++) {
+		low = neotier_bin_low(bin) > threshold ? neotier_bin_low(bin) : threshold;
 		seen += histogram[bin];
-		if (seen && seen * 2 >= units)
-			return neotier_bin_low(bin) > threshold ? neotier_bin_low(bin) : threshold;
+		if (!median && seen * 2 >= units)
+			median = low;
+		sum += histogram[bin] * (median && low > NEOTIER_HOT_CAP * median ? NEOTIER_HOT_CAP * median : low);
 	}
-	return 0;
+	return units ? (u32)(sum / units) : 0;
 }
 
 /* The nearest value to `value` in low .. high. */

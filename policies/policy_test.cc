@@ -135,12 +135,14 @@ TEST(Histogram, BinEdges) {
   histogram[16] = 50;  // 24 to 27
   histogram[20] = 60;  // 40 to 43
   histogram[40] = 30;  // 248 to 279
-  EXPECT_EQ(neotier_histogram_hot(histogram, 10), 40u) << "the 70th of 140";
-  EXPECT_EQ(neotier_histogram_hot(histogram, 26), 40u) << "a bin that begins below the threshold counts";
-  EXPECT_EQ(neotier_histogram_hot(histogram, 42), 42u) << "no less than the threshold";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 10), (50u * 24 + 60 * 40 + 30 * 160) / 140) << "four medians at most";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 27), (50u * 27 + 60 * 40 + 30 * 160) / 140)
+      << "a bin that begins below counts";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 42), (60u * 42 + 30 * 168) / 90) << "no less than the threshold";
   EXPECT_EQ(neotier_histogram_hot(histogram, 100), 248u);
   histogram[63] = 1000;
-  EXPECT_EQ(neotier_histogram_hot(histogram, 1), 40u) << "the 1070th of 2140";
+  EXPECT_EQ(neotier_histogram_hot(histogram, 1), (1000u * 5 + 50 * 24 + 60 * 40 + 1030 * 160) / 2140)
+      << "the median is the 1070th";
   EXPECT_EQ(neotier_histogram_hot(histogram, 65535), 65535u);
 }
 

@@ -5,8 +5,9 @@
 #define NEOTIER_EXCHANGE_START_NS 20000U
 #define NEOTIER_EXCHANGE_MIN_NS 1000U
 #define NEOTIER_EXCHANGE_MAX_NS 10000000U
-/* Fewer moves say little about the cost of one. */
-#define NEOTIER_EXCHANGE_SAMPLES 16U
+/* As many pages at that price are counted with those that were measured, and of those so many at most, the last ones. */
+#define NEOTIER_EXCHANGE_START_PAGES 128U
+#define NEOTIER_EXCHANGE_PAGES 1024U
 /* Bounds within which products stay below 2^63. */
 #define NEOTIER_LEDGER_US_MAX 60000000ULL
 #define NEOTIER_LEDGER_REQUESTS_MAX (1ULL << 26)
@@ -228,8 +229,6 @@ static void neotier_ledger_watch(struct neotier_ledger *ledger, const struct neo
 		count += ledger->controls[i].count;
 	count = neotier_ledger_max(count / ledger->nr_controls, ledger->hot);
 	ledger->heat = count * NEOTIER_LEDGER_FINE;
-	if (ledger->warmed)
-		ledger->heat = ledger->heat * ledger->warm_ppm / NEOTIER_LEDGER_PPM;
 	neotier_ledger_lasts(ledger, interval_ns);
 }
 
@@ -265,23 +264,39 @@ static u64 neotier_ledger_worth(const struct neotier_ledger *ledger, u64 request
 	return requests * ledger->terms.saved_ns;
 }
 
-/* Of so many pages that are as hot as the controls, for so long. */
-static u64 neotier_ledger_won(const struct neotier_ledger *ledger, u64 pages, u64 us, const struct neotier_ledger_period *period)
+/* Of a control that is hot, and of one on average. */
+static u64 neotier_ledger_warm(const struct neotier_ledger *ledger)
+{
+	return ledger->warmed ? ledger->heat * ledger->warm_ppm / NEOTIER_LEDGER_PPM : ledger->heat;
+}
+
+/* Of so many pages of that heat, for so long. */
+static u64 neotier_ledger_won(const struct neotier_ledger *ledger, u64 pages, u64 heat, u64 us,
+			      const struct neotier_ledger_period *period)
 {
 	u64 epoch_us = neotier_clamp_u64(period->epoch_ns / 1000, 1, NEOTIER_LEDGER_US_MAX);
-	u64 each = neotier_ledger_min(ledger->heat, 1ULL << 24) * us / epoch_us;
+	u64 each = neotier_ledger_min(heat, 1ULL << 24) * us / epoch_us;
 
 	return neotier_ledger_worth(ledger, neotier_ledger_min(each, 1ULL << 32) * pages / NEOTIER_LEDGER_FINE, period);
 }
 
+/*
+ * By pages, not by periods: a search for victims that brings few of them would make moves dear, so that none is made, and none
+ * measured again.
+ */
 static void neotier_ledger_measure(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
 {
-	u64 measured;
+	u64 pages = neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX);
+	u64 old = pages < NEOTIER_EXCHANGE_PAGES ? NEOTIER_EXCHANGE_PAGES - pages : 0;
 
-	if (period->promoted < NEOTIER_EXCHANGE_SAMPLES)
-		return;
-	measured = neotier_clamp_u64(period->moves_ns / period->promoted, NEOTIER_EXCHANGE_MIN_NS, NEOTIER_EXCHANGE_MAX_NS);
-	ledger->exchange_ns = (3 * ledger->exchange_ns + measured) / 4;
+	if (ledger->priced_pages > old) {
+		ledger->priced_ns = ledger->priced_ns / ledger->priced_pages * old;
+		ledger->priced_pages = old;
+	}
+	ledger->priced_pages += pages;
+	ledger->priced_ns += neotier_clamp_u64(period->moves_ns, pages * NEOTIER_EXCHANGE_MIN_NS, pages * NEOTIER_EXCHANGE_MAX_NS);
+	ledger->exchange_ns = (ledger->priced_ns + NEOTIER_EXCHANGE_START_PAGES * NEOTIER_EXCHANGE_START_NS) /
+			      (ledger->priced_pages + NEOTIER_EXCHANGE_START_PAGES);
 }
 
 /*
@@ -299,6 +314,8 @@ static bool neotier_ledger_pass(struct neotier_ledger *ledger, u64 interval_ns)
 		ledger->part = (ledger->part + 1) % NEOTIER_LEDGER_PARTS;
 		ledger->promoted[ledger->part] = 0;
 		horizon |= ledger->part == 0;
+		ledger->priced_pages = ledger->priced_pages * 7 / 8;
+		ledger->priced_ns = ledger->priced_ns * 7 / 8;
 		for (i = ledger->nr_controls; i-- > 0;)
 			if (neotier_ledger_hash(ledger->controls[i].page, ~ledger->part) % NEOTIER_LEDGER_PARTS == 0)
 				neotier_ledger_remove(ledger, i);
@@ -343,7 +360,8 @@ static void neotier_ledger_forget_returned(struct neotier_ledger *ledger, u64 re
 bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
 {
 	u64 interval_ns = neotier_ledger_min(period->interval_ns, NEOTIER_LEDGER_US_MAX * 1000), won, regret, spent, share;
-	s64 most = (s64)(ledger->terms.base_ns * NEOTIER_LEDGER_CAP), worth;
+	u64 fresh = neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX);
+	s64 most = (s64)(ledger->terms.base_ns * NEOTIER_LEDGER_CAP), worth, soon;
 	bool horizon;
 
 	/* Who has not looked has seen nothing: what was known is taken to go on. */
@@ -351,15 +369,15 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 		neotier_ledger_watch(ledger, period, interval_ns);
 		neotier_ledger_kinds(ledger, period);
 	}
-	won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), interval_ns / 1000, period);
+	won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), neotier_ledger_warm(ledger), interval_ns / 1000, period);
 	regret = neotier_ledger_max(ledger->regret_requests, ledger->regrets * ledger->hot);
 	regret = neotier_ledger_worth(ledger, neotier_ledger_all(regret, period), period);
 	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX);
 	share = interval_ns / 1000 * ledger->terms.loss_ppm / 1000 * neotier_clamp_u64(period->cpus, 1, 65536);
 	if (interval_ns >= 1000)
-		ledger->gain_ppm = (3 * ledger->gain_ppm +
+		ledger->gain_ppm = (ledger->gain_ppm +
 				    (s64)neotier_ledger_min(won * 1000 / (interval_ns / 1000), 1ULL << 32) -
-				    (s64)neotier_ledger_min(regret * 1000 / (interval_ns / 1000), 1ULL << 32)) / 4;
+				    (s64)neotier_ledger_min(regret * 1000 / (interval_ns / 1000), 1ULL << 32)) / 2;
 	ledger->won_ns += won;
 	ledger->regret_ns += regret;
 	ledger->spent_ns += spent;
@@ -373,14 +391,15 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	neotier_ledger_measure(ledger, period);
 	horizon = neotier_ledger_pass(ledger, interval_ns);
 	neotier_ledger_forget_returned(ledger, period->returned);
-	ledger->promoted[ledger->part] += neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX);
+	ledger->promoted[ledger->part] += fresh;
 	neotier_ledger_let_go(ledger, period);
 
 	if (!ledger->stopped)
-		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->steady_ns / 1000, period);
-	/* Once stopped, until a look of some length can be paid for. */
+		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->heat, ledger->steady_ns / 1000, period);
+	/* Once stopped, until a look of some length can be paid for. Pages that have just moved have had no time to win. */
 	worth = ledger->balance_ns + neotier_ledger_line(ledger);
-	if (worth < 0)
+	soon = (s64)neotier_ledger_won(ledger, fresh, neotier_ledger_warm(ledger), ledger->steady_ns / 1000, period);
+	if (worth + soon < 0)
 		ledger->stopped = neotier_ledger_bounds(ledger);
 	else if (worth >= (s64)(ledger->terms.base_ns / 4))
 		ledger->stopped = false;

@@ -16,8 +16,9 @@
  * reports that was read. A control that is cold for long is dropped, and takes its share of the promoted pages with it. And
  * how hot a hot one is: what the report says, or, from a device that reports at the threshold, the device's histogram.
  *
- * A page may move while the balance pays for it, and while heat has lasted for so long that as much again repays the move. A
- * balance below 0 stops all looking until the share has paid for it.
+ * A page may move while the balance pays for it, and while heat has lasted for so long that as much again repays the move, at
+ * the price of the moves of late. A balance below 0 stops all looking until the share has paid for it; not while what has just
+ * moved is about to.
  *
  * Writes do not wait for memory, so they count neither way. Where it errs to the careful side: some hot pages are hotter than
  * the median. Where it errs to the other side: a demoted page below the threshold is not reported; and where few reports are
@@ -109,7 +110,9 @@ struct neotier_ledger {
 	s64 gain_ppm;			/* won less regretted, of the time, of late */
 	u64 promoted[NEOTIER_LEDGER_PARTS];	/* ring of the horizon's parts */
 	u32 part;
-	u64 part_ns, exchange_ns;	/* passed of this part; of a move and its room */
+	u64 part_ns;			/* passed of this part */
+	u64 priced_ns, priced_pages;	/* that moves and their room took, and how many; the older the less */
+	u64 exchange_ns;		/* of one */
 	bool stopped;
 };
 

@@ -90,14 +90,33 @@ TEST(Ledger, NothingMovesUntilHeatHasLasted) {
 
 TEST(Ledger, AMoveAndItsRoomAreMeasured) {
   Account a;
+  const auto exchange = [&] { return static_cast<double>(a.ledger.exchange_ns); };
   for (int i = 0; i < 20; ++i) {
-    a.promote(16, 50 * kUs);
+    a.promote(100, 50 * kUs);
     a.settle();
   }
-  EXPECT_NEAR(static_cast<double>(a.ledger.exchange_ns), 50e3, 1e3);
-  a.promote(15, 1000 * kUs);
+  // 128 pages at 20 us are counted with the last 1024.
+  EXPECT_NEAR(exchange(), (1024 * 50e3 + 128 * 20e3) / 1152, 500);
+  a.promote(2000, 100 * kUs);
   a.settle();
-  EXPECT_NEAR(static_cast<double>(a.ledger.exchange_ns), 50e3, 1e3) << "too few say little";
+  EXPECT_NEAR(exchange(), 95e3, 3e3) << "the last ones count most";
+  a.promote(1, 1'000'000 * kUs);
+  a.settle();
+  EXPECT_LT(exchange(), 110e3) << "a price of more than 10 ms is not believed";
+  for (int i = 0; i < 40'000 / 50; ++i) a.settle();
+  EXPECT_NEAR(exchange(), 20e3, 1e3) << "an old price is forgotten";
+}
+
+// A search for victims took 14 ms, and few were found.
+TEST(Ledger, ADearMoveDoesNotEndAllMoves) {
+  Account a;
+  for (int i = 0; i < 5; ++i) {
+    a.promote(200, 18 * kUs);
+    a.settle();
+  }
+  a.promote(50, 280 * kUs);
+  a.settle();
+  EXPECT_LT(a.ledger.exchange_ns, 35 * kUs);
 }
 
 TEST(Ledger, PromotedPagesWinWhatControlsAreAskedFor) {
@@ -248,6 +267,45 @@ TEST(Ledger, AControlThatIsReportedTwiceIsOne) {
   for (int i = 0; i < 4; ++i) a.report(pages[0], 100);
   a.settle();
   EXPECT_EQ(a.ledger.warm_ppm, 250'000u);
+}
+
+// Those that went cold say for how long heat lasts, not how hot the next page is.
+TEST(Ledger, AHotPageWinsWhatAHotControlIsAskedFor) {
+  Account a;
+  const std::vector<uint32_t> pages = controls(a, 4);
+  for (int i = 0; i < 4; ++i) {
+    for (const uint32_t page : pages) a.report(page, 100);
+    a.settle();
+  }
+  // 100 reads of 40 ns an epoch.
+  EXPECT_EQ(a.ledger.page_ns, 4 * kUs * a.ledger.steady_ns / kEpoch);
+  a.promote(1000, 0);
+  a.report(pages[0], 100);
+  a.settle();
+  ASSERT_EQ(a.ledger.warm_ppm, 625'000u);
+  EXPECT_EQ(a.ledger.page_ns, 4 * kUs * a.ledger.steady_ns / kEpoch);
+  a.report(pages[0], 100);
+  const uint64_t won = a.ledger.won_ns;
+  a.settle();
+  ASSERT_EQ(a.ledger.warm_ppm, 437'500u);
+  EXPECT_NEAR(static_cast<double>(a.ledger.won_ns - won), .4375 * 1000 * 4 * kUs, 10 * kUs)
+      << "of all that were promoted";
+}
+
+TEST(Ledger, PagesThatHaveJustMovedHaveHadNoTimeToWin) {
+  for (const bool hot : {true, false}) {
+    Account a;
+    const uint32_t control = a.choose(0, 1000);
+    for (int i = 0; i < 4; ++i) {
+      if (hot) a.report(control, 1000);
+      a.settle();
+    }
+    a.promote(1000);
+    if (hot) a.report(control, 1000);
+    a.settle();
+    EXPECT_LT(a.ledger.balance_ns, 0);
+    EXPECT_EQ(neotier_ledger_stopped(&a.ledger), !hot);
+  }
 }
 
 TEST(Ledger, OthersAreDrawnInEachPartOfAHorizon) {
