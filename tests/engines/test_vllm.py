@@ -160,6 +160,31 @@ class Tiers(common.InFolder):
         self.assertEqual(scheduler.served, [len(last)])
         self.closed(scheduler)
 
+    def test_load_or_compute(self):
+        """a request is told of what is sooner loaded than computed, of nothing else, and never waits for the decision"""
+        blocks = [host.key(block) for block in range(40)]
+        others = [[host.key(1000 * part + block) for block in range(200)] for part in (1, 2, 3)]
+        for tokens_per_s, decide, found in ((10, True, 40), (1e12, True, 0), (1e12, False, 40)):
+            with self.subTest(tokens_per_s=tokens_per_s, decide=decide):
+                name = f"decide-{tokens_per_s:.0f}-{decide}"
+                scheduler = self.scheduler(self.tier(tiers="dram=64M", pinned_share=1, prefill_tokens_per_s=tokens_per_s, decide=decide),
+                                           name=name).run_in_turn([blocks, *others, blocks])
+                self.assertEqual(scheduler.served[-1], found)
+                self.assertEqual(scheduler.tier.counters["declined"], 40 - found)
+                self.closed(scheduler)
+
+    def test_undecided(self):
+        """where it cannot be decided what is sooner, chunks are loaded; the log says why"""
+        own = KvSession.plan
+        KvSession.plan = lambda self, *given: (_ for _ in ()).throw(neotier.NeoTierError("no plan"))
+        try:
+            blocks, others = [host.key(block) for block in range(40)], [host.key(1000 + block) for block in range(400)]
+            scheduler = self.scheduler(self.tier(tiers="dram=64M", pinned_share=1, decide=True)).run_in_turn([blocks, others, blocks])
+        finally:
+            KvSession.plan = own
+        self.assertEqual(scheduler.served[-1], 40)
+        self.closed(scheduler)
+
     def test_groups(self):
         """layers in several groups are kept apart"""
         scheduler = self.scheduler(self.ssd(pinned_share=1), groups=2, running=1)
@@ -318,7 +343,8 @@ class Tiers(common.InFolder):
         """a configuration that is none is one line, and leaves nothing"""
         for tiers, words in ((self.tier(""), "tiers is missing"), (self.tier("tape=1G"), "no kind of tier 'tape'"),
                              (self.tier("ssd=64M"), "file=PATH is missing"), (self.ssd(pinned_share=0), "pinned_share"),
-                             (self.ssd(write="often"), "write is back, selective, through, not 'often'")):
+                             (self.ssd(write="often"), "write is back, selective, through, not 'often'"),
+                             (self.ssd(decide="yes"), "decide is true or false, not 'yes'")):
             with self.assertRaisesRegex((ValueError, neotier.NeoTierError), words):
                 self.scheduler(tiers)
         with self.assertRaisesRegex(ValueError, "write {dp} in its name"):
@@ -331,7 +357,7 @@ class Tiers(common.InFolder):
     def test_faults(self):
         """long: requests while loads and stores fail, tiers go and come back: none waits for ever, no wrong byte, nothing grows"""
         rng = random.Random(7)
-        store, load = KvSession.store, KvSession.load
+        store, load, plan = KvSession.store, KvSession.load, KvSession.plan
 
         def between(scheduler):
             dice = rng.random()
@@ -340,15 +366,15 @@ class Tiers(common.InFolder):
             elif dice < 0.01:
                 common.service(scheduler.tier._engine, True)
 
-        scheduler = self.scheduler(self.tier(pinned_share=0.75), cpu_bytes=8 << 20, running=8)
-        KvSession.store, KvSession.load = common.failing(store, rng, 0.05, (neotier.IoError,)), common.failing(load, rng, 0.05, (neotier.IoError,))
+        scheduler = self.scheduler(self.tier(pinned_share=0.75, decide=True), cpu_bytes=8 << 20, running=8)
+        KvSession.store, KvSession.load, KvSession.plan = (common.failing(own, rng, 0.05, (neotier.IoError,)) for own in (store, load, plan))
         sizes = []
         try:
             for part in range(10):
                 scheduler.run(chat(REQUESTS // 10, conversations=100, seed=10 + part), between)
                 sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         finally:
-            KvSession.store, KvSession.load = store, load
+            KvSession.store, KvSession.load, KvSession.plan = store, load, plan
         self.assertEqual(len(scheduler.served), REQUESTS // 10 * 10)
         counters = scheduler.tier.counters
         print(f"# {len(scheduler.served)} requests: {scheduler.found} of {scheduler.asked} chunks found, {counters}, "

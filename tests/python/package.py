@@ -5,6 +5,7 @@ without them as it was installed."""
 import array
 import asyncio
 import gc
+import io
 import logging
 import os
 import select
@@ -448,6 +449,20 @@ class Plugged(unittest.TestCase):
             time.sleep(0.3)
             log.warn("no disk")
         self.assertEqual([record.getMessage() for record in said.records], ["here: no disk", "here: no disk (and 2 others since the last line)"])
+
+    def test_tap(self):
+        """a part of a test that fails has its line, and the others are run"""
+        class Parts(unittest.TestCase):
+            def runTest(self):  # noqa: N802  unittest's name
+                """of three parts"""
+                for part in range(3):
+                    with self.subTest(part=part):
+                        self.assertNotEqual(part, 1)
+
+        result = tap.Result(io.StringIO())
+        Parts().run(result)
+        lines = [line for line in result.out.getvalue().splitlines() if not line.startswith("#")]
+        self.assertEqual((len(lines), lines[0][:8], result.testsRun, result.wasSuccessful()), (1, "not ok 1", 1, False))
 
 
 if __name__ == "__main__":

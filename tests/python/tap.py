@@ -30,6 +30,11 @@ class Result(unittest.TestResult):
 
     addFailure = addError  # noqa: N815
 
+    def addSubTest(self, test, subtest, error):  # noqa: N802  without it a part that fails is not told of
+        super().addSubTest(test, subtest, error)
+        if error:
+            self.failed(subtest, error)
+
     def addSkip(self, test, reason):  # noqa: N802
         super().addSkip(test, reason)
         self.line(True, test, f" # SKIP {reason}")

@@ -22,7 +22,7 @@ from typing import Any
 
 from .. import CompletionQueue, Engine, KvStore, NeoTierError, Pages
 from ..connector import SparingLog, check_storage
-from ..kv import KvSession, Load
+from ..kv import KvSession, Load, PlanOptions
 from . import names
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ class _Request:
     keys: dict[bytes, bytes] = field(default_factory=dict)  # the engine's key of each of vLLM's
     failed: set[bytes] = field(default_factory=set)  # vLLM's keys that could not be loaded
     loads: Counter[bytes] = field(default_factory=Counter)  # of vLLM's keys: times that they were asked for
+    worth: dict[bytes, bool] = field(default_factory=dict)  # of vLLM's keys: whether they are sooner loaded than computed
+    deciding: bool = False
     jobs: int = 0
     finished: bool = False
     begun: bool = False
@@ -77,20 +79,23 @@ class NeoTier(names.SecondaryTierManager):
 
     write: when a chunk is copied to the durable tier: "back" when it leaves the faster ones, "selective" once it was used twice,
     "through" at once. store_after: a chunk is stored when it is offered for the so-many-th time. prefill_tokens_per_s: what making a
-    chunk anew costs, for the policy. pinned_share: of the CPU's cache that stores under way may pin; chunks beyond it are not stored.
+    chunk anew costs, for the policy and for decide. decide: a request is not told of chunks that are sooner computed than loaded; decided
+    once, when it first asks for one. pinned_share: of the CPU's cache that stores under way may pin; chunks beyond it are not stored.
     store_threads: stores at a time. max_objects, seed: as neotier.h. enable_kv_events: tell vLLM's routers what is here.
     """
 
     medium = names.Medium.STORAGE
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, tiers: str = "", write: str = "selective",
-                 store_after: int = 1, prefill_tokens_per_s: float = 10000, pinned_share: float = 0.25, store_threads: int = 4,
-                 max_objects: int = 0, seed: int = 0, enable_kv_events: bool = False, locality: str | None = None,
+                 store_after: int = 1, prefill_tokens_per_s: float = 10000, decide: bool = False, pinned_share: float = 0.25,
+                 store_threads: int = 4, max_objects: int = 0, seed: int = 0, enable_kv_events: bool = False, locality: str | None = None,
                  **base: Any) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, **base)
         check_storage(f"secondary tier '{tier_type}'", tiers, write, "ssd=200G:file=/var/cache/neotier")
         if not 0 < pinned_share <= 1 or prefill_tokens_per_s <= 0 or store_threads < 1:
             raise ValueError(f"secondary tier '{tier_type}': pinned_share is 0 .. 1, prefill_tokens_per_s and store_threads > 0")
+        if not isinstance(decide, bool):
+            raise ValueError(f"secondary tier '{tier_type}': decide is true or false, not {decide!r}")
         parallel = offloading_spec.config.parallel
         if parallel.data_parallel_size > 1 and "ssd=" in tiers and "{dp}" not in tiers:
             raise ValueError(f"secondary tier '{tier_type}': {parallel.data_parallel_size} data-parallel engines cannot share the SSD "
@@ -104,7 +109,7 @@ class NeoTier(names.SecondaryTierManager):
         try:
             self._store = KvStore(
                 self._engine, layers=1, layer_bytes=self._slot_bytes, space=names.layout(offloading_spec, self._slot_bytes), write=write,
-                store_after=store_after, recompute_ns=int(max(self._chunk_tokens, default=16) / prefill_tokens_per_s * 1e9))
+                store_after=store_after, recompute_ns=max(1, int(max(self._chunk_tokens, default=16) / prefill_tokens_per_s * 1e9)))
             self._tenant = self._store.tenant("vllm")
             durable = any(tier.get("durable") for tier in self._engine.metrics()["tiers"])
             if not durable:
@@ -118,6 +123,8 @@ class NeoTier(names.SecondaryTierManager):
             raise
         self._pinned_most = max(1, int(self._pages.nr * pinned_share))
         self._most_of_one = max(1, self._pages.nr // 2)
+        self._decides = decide
+        self._planning: KvSession | None = None  # of the loading thread
         self._requests: dict[str, _Request] = {}
         self._queue = CompletionQueue()  # of loads
         # Loads are only started there. They may not wait behind stores.
@@ -130,7 +137,7 @@ class NeoTier(names.SecondaryTierManager):
         self._log = SparingLog(logger, f"secondary tier '{tier_type}'")
         self._pinned = 0  # chunks of stores that have not ended; the scheduler's
         self._closed = False
-        self.counters = dict.fromkeys(("stored", "present", "passed", "dropped", "loaded", "failed"), 0)
+        self.counters = dict.fromkeys(("stored", "present", "passed", "dropped", "loaded", "failed", "declined"), 0)
         self._names: dict[bytes, bytes] | None = None  # vLLM's key of each of the engine's, for events
         self._here: set[bytes] = set()
         if enable_kv_events:
@@ -171,8 +178,22 @@ class NeoTier(names.SecondaryTierManager):
             return names.LookupResult.MISS
         if self._key(request, key, req_context) not in self._engine:
             return names.LookupResult.MISS
+        if self._decides and not (worth := self._worth(request, key, req_context)):
+            return names.LookupResult.RETRY if worth is None else names.LookupResult.MISS
         request.loads[key] += 1
         return names.LookupResult.HIT
+
+    def _worth(self, request: _Request, key: bytes, context: names.ReqContext) -> bool | None:
+        """Whether to load a chunk that is here; None: that is being decided. Decided for all that follow it as well, since what is
+        loaded together is loaded sooner."""
+        if key not in request.worth and not request.deciding:
+            group, end = names.group_of(key), names.position(context, key)
+            ends = {one: at for one, at in names.positions(context).items() if end and at >= end and names.group_of(one) == group}
+            follow = sorted(ends, key=ends.__getitem__) or [key]
+            tokens = self._chunk_tokens[group] if group < len(self._chunk_tokens) else 1
+            request.deciding = True
+            self._loading.submit(self._guard, self._decide, (request, follow, max((end or 0) // tokens - 1, 0)))
+        return request.worth.get(key)
 
     def _runs(self, job: names.TransferJob) -> list[_Run]:
         runs: list[_Run] = []
@@ -330,6 +351,8 @@ class NeoTier(names.SecondaryTierManager):
         self._requests.clear()
         for job in self._ended:
             self._close_loads(job)
+        if self._planning is not None:
+            self._planning.close()
         try:
             self._engine.flush()
         except NeoTierError as error:  # without a durable tier, or one that is out of service
@@ -390,6 +413,20 @@ class NeoTier(names.SecondaryTierManager):
                 for name in ("stored", "present", "passed"):
                     self.counters[name] += getattr(stored, name)
         self._end(job)
+
+    def _decide(self, what: tuple[_Request, list[bytes], int]) -> None:
+        request, keys, first = what
+        found, load = 1, 1  # where it cannot be decided, as if nothing was asked
+        try:
+            if self._planning is None:
+                self._planning = self._store.session(self._tenant)
+            plan = self._planning.plan([request.keys[key] for key in keys], PlanOptions(), first)
+            # What is not here may come: it is decided then. What was here just now and is gone is a miss.
+            found, load = max(plan.found, 1), plan.load
+            self.counters["declined"] += plan.found - plan.load
+        finally:
+            request.worth.update((key, i < load) for i, key in enumerate(keys[:found]))
+            request.deciding = False
 
     def _start_loads(self, job: _Job) -> None:
         try:
