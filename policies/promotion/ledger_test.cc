@@ -308,6 +308,21 @@ TEST(Ledger, PagesThatHaveJustMovedHaveHadNoTimeToWin) {
   }
 }
 
+// Looking costs, and wins nothing by itself, however hot the controls are.
+TEST(Ledger, HotControlsDoNotPayForLookingWhereNothingHasJustMoved) {
+  Account a;
+  const uint32_t control = a.choose(0, 1000);
+  for (int i = 0; i < 4; ++i) {
+    a.report(control, 1000);
+    a.settle();
+  }
+  ASSERT_GT(a.ledger.page_ns, a.ledger.exchange_ns) << "a page that moved now would win its move back";
+  a.report(control, 1000);
+  a.period.looking_ns = 30 * kMs;
+  a.settle();
+  EXPECT_TRUE(neotier_ledger_stopped(&a.ledger));
+}
+
 TEST(Ledger, OthersAreDrawnInEachPartOfAHorizon) {
   Account a;
   std::set<uint32_t> first, again;

@@ -91,12 +91,27 @@ size_t found_elsewhere(const std::string& socket, const std::string& space) {
   return static_cast<size_t>(WEXITSTATUS(status));
 }
 
+// A block is stored when its bytes are; the entry by which others find it is written after that. True once all are
+// there.
+bool published(engine::RedisServer& server) {
+  for (int i = 0; i < 12000; i++) {
+    const auto entries = server.ask({"EVAL",
+                                     "local n=0 for _,k in ipairs(redis.call('KEYS','*')) do local "
+                                     "_,c=string.gsub(k,':','') if c==2 then n=n+1 end end return n",
+                                     "0"});
+    if (entries.integer == static_cast<long long>(kBlocks)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
 TEST(RemoteShare, WhatOneProcessStoredAnotherFinds) {
   NEOTIER_NEEDS_REDIS;
   engine::RedisServer server;
   Host host(server.socket(), "model-a/bf16");
   EXPECT_EQ(host.good(), 0u);
   ASSERT_EQ(host.put().stored, kBlocks);
+  ASSERT_TRUE(published(server));
   EXPECT_EQ(host.good(), kBlocks);
   EXPECT_EQ(found_elsewhere(server.socket(), "model-a/bf16"), kBlocks);
   EXPECT_EQ(found_elsewhere(server.socket(), "model-a/fp8"), 0u) << "another layout";
@@ -109,6 +124,7 @@ TEST(RemoteShare, WhatAnEngineFoundIsItsOwnToForgetOnly) {
   engine::RedisServer server;
   Host writer(server.socket(), "m");
   ASSERT_EQ(writer.put().stored, kBlocks);
+  ASSERT_TRUE(published(server));
   {
     Host reader(server.socket(), "m");
     EXPECT_EQ(reader.good(), kBlocks);
@@ -137,6 +153,7 @@ TEST(RemoteShare, WhatIsInMemoryIsSharedToo) {
   ASSERT_EQ(writer.put().stored, kBlocks);
   const std::vector<Key> keys = Host::keys();
   EXPECT_TRUE(writer.engine.write_back(keys)->wait());
+  ASSERT_TRUE(published(server));
   EXPECT_EQ(writer.engine.lookup(keys[0])->tier, "dram");
   EXPECT_EQ(writer.engine.lookup(keys[0])->second_tier, "remote");
   Host reader(server.socket(), "m", "dram=16M,");
@@ -187,6 +204,7 @@ TEST(RemoteShare, HalfOfWhatWasStoredIsAMiss) {
   engine::RedisServer server;
   Host writer(server.socket(), "m");
   ASSERT_EQ(writer.put().stored, kBlocks);
+  ASSERT_TRUE(published(server));
   const std::string all = server
                               .ask({"EVAL",
                                     "local n=0 for _,k in ipairs(redis.call('KEYS','*')) do local "
@@ -210,6 +228,7 @@ TEST(RemoteShare, WhatOthersWroteIsNotTrusted) {
   engine::RedisServer server;
   Host writer(server.socket(), "m");
   ASSERT_EQ(writer.put().stored, kBlocks);
+  ASSERT_TRUE(published(server));
   server.ask({"EVAL",
               "for _,k in ipairs(redis.call('KEYS','*')) do local _,c=string.gsub(k,':','') if c==2 then "
               "redis.call('SETRANGE',k,40,'\\1\\2\\3') end end",
