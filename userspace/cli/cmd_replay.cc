@@ -4,7 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,12 +15,15 @@
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/words.h"
+#include "replay/pages/extend.h"
 #include "replay/pages/recording.h"
 #include "replay/pages/replay.h"
 #include "util/cpu_clock.h"
 #include "util/json.h"
 #include "util/output_file.h"
 #include "util/parallel.h"
+#include "util/progress.h"
+#include "util/size.h"
 
 namespace neotier::cli {
 
@@ -26,8 +32,8 @@ namespace {
 struct Arguments {
   std::string file;
   std::vector<std::string> policies = {"none", "placebo", "neotier"};
-  std::vector<std::string> params;
-  std::string law = "payback", tracker = "device", json;
+  std::vector<std::string> params, sizes;
+  std::string law = "payback", tracker = "device", json, page;
   unsigned threads = 0;
 };
 
@@ -51,6 +57,62 @@ void print(const pages::Recording& recording, const std::vector<Run>& runs) {
                ns / 1e9, recorded / ns, r.fills[0], r.fills[1], r.promoted, r.demoted, r.reports,
                100 * static_cast<double>(r.kernel_ns) / ns, static_cast<double>(fills) / 1e6 / run.cpu_seconds);
   }
+}
+
+void print(const std::vector<pages::Size>& sizes) {
+  fmt::print("{:<10} {:>7} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>10}\n", "CXL memory", "devices",
+             "M requests", "hot pages", "threshold", "ring full", "unread", "seen used", "CPU", "wrong", "M/s");
+  for (const pages::Size& s : sizes) {
+    const pages::Audit& audit = s.result.extended.audit;
+    fmt::print("{:<10} {:>7} {:>10.1f} {:>9} {:>9} {:>7.2f} % {:>7.1f} % {:>7.1f} % {:>5.2f} % {:>7.1f} % {:>8.1f}\n",
+               format_size(s.bytes), s.devices, static_cast<double>(audit.requests) / 1e6,
+               audit.hot / std::max<uint64_t>(1, audit.epochs), s.result.threshold, 100 * s.ring_lost(),
+               100 * s.unread(), 100 * s.seen_used(), 100 * s.cpu_used(), 100 * s.wrong(),
+               static_cast<double>(audit.requests) / 1e6 / s.cpu_seconds);
+  }
+  fmt::print("Of one device, but CPU, which is of all. Hot pages: in an epoch, by exact counts.\n");
+  for (const pages::Full& limit : pages::limits()) {
+    const auto full =
+        std::find_if(sizes.begin(), sizes.end(), [&](const pages::Size& s) { return limit.share(s) > limit.most; });
+    fmt::print("{} ({}): {}\n", limit.what, limit.limit,
+               full == sizes.end() ? "at none of these sizes" : "from " + format_size(full->bytes));
+  }
+}
+
+int extend(const Arguments& a) {
+  OutputFile json("--json", a.json), page("--output", a.page);
+  pages::Job job;
+  job.policy = "placebo";
+  job.law = a.law;
+  job.tracker = a.tracker;
+  // With a bound the module would look less where nothing is won, and nothing is here.
+  job.params.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
+  for (const std::string& param : a.params) pages::set_param(job.params, param);
+  pages::check(job);
+  std::set<uint64_t> bytes;
+  for (const std::string& size : a.sizes) bytes.insert(parse_size(size));
+  const pages::Recording recording = pages::read_recording(a.file);
+  std::vector<pages::Size> sizes;
+  for (const uint64_t size : bytes) sizes.push_back(pages::plan_size(recording, size));
+  Progress progress;
+  const auto start = std::chrono::steady_clock::now();
+  pages::extend(
+      recording, job, sizes, a.threads != 0 ? a.threads : std::max(1u, std::thread::hardware_concurrency()),
+      [&](size_t done, size_t all) {
+        const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+        progress.show(fmt::format("{} of {} sizes, about {:.0f} s left", done, all,
+                                  passed.count() * static_cast<double>(all - done) / static_cast<double>(done)));
+      });
+  progress.clear();
+  print(sizes);
+  if (json) {
+    nlohmann::ordered_json all;
+    all["recording"] = a.file;
+    for (const pages::Size& size : sizes) all["sizes"].push_back(pages::to_json(size));
+    json.finish(pretty(all));
+  }
+  if (page) page.finish(pages::make_page(std::filesystem::path(a.file).filename(), sizes));
+  return 0;
 }
 
 int replay(Arguments a) {
@@ -97,7 +159,8 @@ std::string footer() {
       "  neotier hil record --timed --policy none --shift 1 --dram 96M --cxl 192M -o gups.rec.zst -- build/bin/gups "
       "--table 240 --hot 32 --updates 20000000\n"
       "  neotier replay gups.rec.zst --policy none,placebo,neotier --json replay.json\n"
-      "  neotier replay gups.rec.zst --policy neotier --tracker exact --param payback_ms=200\n\npolicies:\n";
+      "  neotier replay gups.rec.zst --policy neotier --tracker exact --param payback_ms=200\n"
+      "  neotier replay gups.rec.zst --extend 1G,16G,64G,1024G -o sizes.html\n\npolicies:\n";
   for (const pages::PolicyInfo& policy : pages::policies())
     text += fmt::format("  {:<9} {}\n", policy.name, policy.text);
   text += "\nparameters (--param NAME=VALUE), with their defaults:\n";
@@ -122,11 +185,11 @@ void add_replay(CLI::App& app, int& status) {
   replay_command->footer(footer());
   replay_command->add_option("RECORDING", arguments->file, "A recording of `neotier hil record --timed --policy none`")
       ->required();
-  replay_command->add_option("--policy", arguments->policies, "Policies, separated by commas")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(one_of("policy", policies))
-      ->capture_default_str();
+  CLI::Option* policy = replay_command->add_option("--policy", arguments->policies, "Policies, separated by commas")
+                            ->delimiter(',')
+                            ->allow_extra_args(false)
+                            ->check(one_of("policy", policies))
+                            ->capture_default_str();
   replay_command
       ->add_option("--law", arguments->law,
                    "Promotion law of neotier and placebo: payback, fixed, neomem, or a shared library")
@@ -143,8 +206,20 @@ void add_replay(CLI::App& app, int& status) {
   replay_command->add_option("--threads", arguments->threads, "Policies to replay at a time; 0: as many as processors")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  CLI::Option* extended =
+      replay_command
+          ->add_option(
+              "--extend", arguments->sizes,
+              "Sizes of CXL memory, filled with programs like the recorded one: what of profiler and module is "
+              "full first. Nothing is moved")
+          ->delimiter(',')
+          ->type_name("SIZE,SIZE")
+          ->allow_extra_args(false);
+  extended->excludes(policy);
+  add_output(*replay_command, arguments->page, "With --extend: the HTML page with plots to write")->needs(extended);
   add_json(*replay_command, arguments->json);
-  replay_command->callback([arguments, &status] { status = replay(*arguments); });
+  replay_command->callback(
+      [arguments, &status] { status = arguments->sizes.empty() ? replay(*arguments) : extend(*arguments); });
 }
 
 }  // namespace neotier::cli

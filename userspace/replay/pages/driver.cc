@@ -31,12 +31,25 @@ constexpr uint64_t kPages = 1, kOwners = 2;
 // knows in which, so half is taken from each.
 constexpr uint64_t kReportDram = 45, kReportCxl = 45;
 
+uint64_t link_per_tick(const Recording& recording) {
+  return std::max<uint64_t>(1, kTickNs * 1000 / std::max<uint64_t>(1, recording.field(Field::kCxlServicePs)));
+}
+
+Tenants tenants_of(const Recording& recording, uint32_t tenants) {
+  if (tenants <= 1) return {};
+  const uint64_t ticks = (recording.instructions << recording.field(Field::kShift)) / kTickNs;
+  const uint64_t requests = recording.fills[1] + recording.writebacks[1];
+  return Tenants(static_cast<uint32_t>(recording.field(Field::kCxlBytes) >> 12), tenants,
+                 static_cast<double>(requests) / static_cast<double>(std::max<uint64_t>(1, ticks)),
+                 static_cast<uint32_t>(link_per_tick(recording)));
+}
+
 }  // namespace
 
 const neotier_hotlist_ops Driver::kHotlistOps = {
     [](void* owner, uint32_t slot, bool) {
       const Driver& d = of(owner);
-      const uint32_t page = d.memory_.page_of(slot);
+      const uint32_t page = d.memory_.page_of(d.tenants_.recorded(slot));
       if (page == kNoPage) return NEOTIER_SKIP_NOT_LRU;
       return d.memory_.movable(page) ? NR_NEOTIER_SKIP : NEOTIER_SKIP_FILE;
     },
@@ -44,10 +57,10 @@ const neotier_hotlist_ops Driver::kHotlistOps = {
       of(owner).counts_.unconfirmed += reason == NEOTIER_SKIP_UNCONFIRMED;
       of(owner).counts_.control += reason == NEOTIER_SKIP_CONTROL;
     },
-    [](void* owner, uint32_t slot) { return of(owner).memory_.demoted_lately(slot); },
+    [](void* owner, uint32_t slot) { return of(owner).memory_.demoted_lately(of(owner).tenants_.recorded(slot)); },
     [](void* owner, uint32_t slot) -> u64 {
       const Driver& d = of(owner);
-      const uint32_t page = d.memory_.page_of(slot);
+      const uint32_t page = d.memory_.page_of(d.tenants_.recorded(slot));
       return page == kNoPage ? 0 : d.identity(page);
     }};
 
@@ -83,22 +96,29 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
       params_(job.params),
       dry_run_(dry_run),
       shift_(static_cast<unsigned>(recording.field(Field::kShift))),
+      tenants_(tenants_of(recording, job.tenants)),
       law_(find_law(job.law)),
-      queued_(neotier_hotlist_words(memory.slots())),
-      seen_(NEOTIER_SEEN_WAYS << neotier_seen_sets_log2(memory.slots())),
-      places_(neotier_waiting_places(memory.slots())),
+      queued_(neotier_hotlist_words(slots())),
+      seen_(NEOTIER_SEEN_WAYS << neotier_seen_sets_log2(slots())),
+      places_(neotier_waiting_places(slots())),
       batch_(job.params.batch) {
   TrackerOptions options;
-  options.slots = memory.slots();
+  options.slots = slots();
   options.epoch_ticks = static_cast<uint32_t>(params_.epoch_us / 100);
-  options.log2_width = static_cast<uint32_t>(recording.field(Field::kLog2Width));
-  peak_lines_per_tick_ = kTickNs * 1000 / std::max<uint64_t>(1, recording.field(Field::kCxlServicePs));
+  // A larger memory has the device as it is built; the recorded machine's was made smaller, as its memory is.
+  options.log2_width = job.tenants > 1 ? 0 : static_cast<uint32_t>(recording.field(Field::kLog2Width));
+  peak_lines_per_tick_ = link_per_tick(recording);
   options.peak_lines_per_tick = static_cast<uint32_t>(peak_lines_per_tick_);
   tracker_ = make_tracker(job.tracker, options);
+  if (job.tenants > 1) {
+    auto audited = std::make_unique<AuditedTracker>(std::move(tracker_), options);
+    audited_ = audited.get();
+    tracker_ = std::move(audited);
+  }
   tracker_->set_threshold(static_cast<uint32_t>(params_.threshold));
 
   hotlist_.queued = queued_.data();
-  hotlist_.seen = {seen_.data(), neotier_seen_sets_log2(memory.slots())};
+  hotlist_.seen = {seen_.data(), neotier_seen_sets_log2(slots())};
   hotlist_.ops = &kHotlistOps;
   hotlist_.owner = this;
   const neotier_ledger_terms terms = {params_.loss_base_ms * kMs, static_cast<uint32_t>(params_.loss_ppm),
@@ -153,7 +173,7 @@ void Driver::decide(uint64_t now) {
   s.epochs = state.epochs - observed_.epochs;
   s.reads = state.reads - observed_.reads;
   s.writes = state.writes - observed_.writes;
-  s.lost = state.lost - observed_.lost;
+  s.lost = state.lost() - observed_.lost();
   s.peak_lines = peak_lines_per_tick_ * interval / kTickNs;
   std::copy(std::begin(state.histogram), std::end(state.histogram), s.histogram);
   s.error_bound = state.error_bound;
@@ -175,7 +195,7 @@ void Driver::decide(uint64_t now) {
   const neotier_levels levels = this->levels();
   s.fast_free_pages = neotier_room_pages(&room_, hotlist_.waiting.nr, &levels);
   s.fast_total_pages = memory_.dram_pages();
-  s.slow_total_pages = memory_.slots();
+  s.slow_total_pages = slots();
   neotier_plan plan{};
   law_->decide(policy_state_, &s, &plan);
   counts_.threshold = std::clamp(plan.threshold, 1u, Tracker::kCounterMax);
@@ -184,13 +204,28 @@ void Driver::decide(uint64_t now) {
   tracker_->set_threshold(static_cast<uint32_t>(counts_.threshold));
   ++counts_.decisions;
   counts_.epochs = state.epochs;
-  counts_.lost = state.lost;
+  counts_.lost = state.lost();
+  counts_.extended.lost_ring = state.lost_ring;
+  counts_.extended.lost_units = state.lost_units;
+  counts_.extended.error_bound = state.error_bound;
+  if (audited_) look_at_tables(now);
   observed_ = state;
   decided_counts_ = counts_;
   decided_ns_ = now;
   memory_.spend_instructions(params_.decide_instructions);
   const bool histogram = law_->histogram || neotier_ledger_bounds(&hotlist_.ledger);
   memory_.spend_reads(params_.decide_reads + (histogram ? kHistogramReads : 0));
+}
+
+// How much of the table of pages that wait for confirmation is in use: entries of which a report still counts.
+void Driver::look_at_tables(uint64_t now) {
+  const auto part = static_cast<uint32_t>(now / (params_.epoch_us * kUs / NEOTIER_SEEN_PARTS));
+  constexpr uint32_t kPartMask = (1u << 28) - 1;
+  const auto used = std::count_if(seen_.begin(), seen_.end(), [&](const neotier_seen& entry) {
+    return entry.page1 != 0 && ((part - entry.part) & kPartMask) <= NEOTIER_SEEN_GAP;
+  });
+  const uint64_t ppm = static_cast<uint64_t>(used) * 1'000'000 / seen_.size();
+  counts_.extended.seen_most_ppm = std::max(counts_.extended.seen_most_ppm, ppm);
 }
 
 void Driver::settle(uint64_t interval_ns, const TrackerState& state, uint32_t threshold) {
@@ -209,7 +244,7 @@ void Driver::settle(uint64_t interval_ns, const TrackerState& state, uint32_t th
   period.reads = state.reads - observed_.reads;  // alone: the tracker counts no writes for pages
   period.hot = neotier_histogram_hot(state.histogram, threshold);
   period.reports = counts_.reports - old.reports;
-  period.missed = counts_.discarded - old.discarded + state.lost - observed_.lost;
+  period.missed = counts_.discarded - old.discarded + state.lost() - observed_.lost();
   period.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);
   period.downsampling = period.cpus = 1;
   if (neotier_ledger_settle(&hotlist_.ledger, &period)) memory_.next_horizon();
@@ -452,6 +487,15 @@ void Driver::run_thread() {
   }
 }
 
-Result Driver::result() const { return counts_; }
+Result Driver::result() const {
+  Result result = counts_;
+  if (audited_) {
+    result.extended.audit = audited_->audit();
+    result.extended.held_back = tenants_.held_back();
+    result.extended.table_bytes =
+        queued_.size() * sizeof(queued_[0]) + seen_.size() * sizeof(seen_[0]) + places_.size() * sizeof(places_[0]);
+  }
+  return result;
+}
 
 }  // namespace neotier::pages

@@ -18,10 +18,12 @@
 #include "promotion/promote.h"
 #include "promotion/quota.h"
 #include "promotion/room.h"
+#include "replay/pages/audit.h"
 #include "replay/pages/exchange.h"
 #include "replay/pages/law.h"
 #include "replay/pages/memory.h"
 #include "replay/pages/replay.h"
+#include "replay/pages/tenants.h"
 #include "replay/pages/tracker.h"
 
 namespace neotier::pages {
@@ -49,6 +51,7 @@ class Driver {
   void tick() {
     pass_requests();
     tracker_->tick();
+    tenants_.tick();
     ++ticks_;
   }
   // Of the law; the rest is the memory's.
@@ -64,9 +67,12 @@ class Driver {
   neotier_time time() const { return {now_ns(), memory_.now_ps() / 1000}; }
   uint64_t quota_rate() const { return neotier_quota_rate(params_.quota_mb_per_s); }
   void pass_requests() {
-    tracker_->requests(memory_.requests());
+    tracker_->requests(tenants_.beside(memory_.requests()));
     memory_.requests().clear();
   }
+  // Pages of the device's memory: of all tenants.
+  uint32_t slots() const { return memory_.slots() * tenants_.count(); }
+  void look_at_tables(uint64_t now);
   neotier_levels levels() const;
   neotier_next step();
   void yield_turn();
@@ -98,7 +104,9 @@ class Driver {
   const Params params_;
   const bool dry_run_;
   const unsigned shift_;
+  Tenants tenants_;
   std::unique_ptr<Tracker> tracker_;
+  const AuditedTracker* audited_ = nullptr;  // the same, where there are several tenants
   const neotier_policy* law_;
   uint64_t peak_lines_per_tick_ = 0;
 

@@ -33,6 +33,13 @@ Kind kind_of_policy(const std::string& name) {
   throw std::runtime_error(fmt::format("--policy '{}': expected {}", name, known));
 }
 
+Kind kind_of(const Job& job) {
+  const Kind kind = kind_of_policy(job.policy);
+  if (kind != Kind::kPlacebo && job.tenants > 1)
+    throw std::runtime_error(fmt::format("--policy '{}': in an extended memory nothing is moved: placebo", job.policy));
+  return kind;
+}
+
 // Walks through a recording once. `kTracked`: a driver looks at what the device counts, and lets the program go on in
 // the middle of its own work.
 template <bool kTracked>
@@ -157,7 +164,7 @@ const std::vector<PolicyInfo>& policies() {
 }
 
 void check(const Job& job) {
-  kind_of_policy(job.policy);
+  kind_of(job);
   find_law(job.law);
   make_tracker(job.tracker, TrackerOptions{.slots = 1});
 }
@@ -197,8 +204,9 @@ Params on_machine(const Params& params, const Recording& recording) {
 }
 
 Result replay(const Recording& recording, const Job& asked) {
-  const Job job{asked.policy, asked.law, asked.tracker, on_machine(asked.params, recording)};
-  const Kind kind = kind_of_policy(job.policy);
+  Job job = asked;
+  job.params = on_machine(asked.params, recording);
+  const Kind kind = kind_of(job);
   const bool law = kind == Kind::kLaw || kind == Kind::kPlacebo;
   Memory memory(recording, job.params,
                 law                      ? Placement::kFirstTouch

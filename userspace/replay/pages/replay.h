@@ -14,6 +14,7 @@
 
 #include "neotier_policy.h"
 #include "promotion/ledger.h"
+#include "replay/pages/audit.h"
 #include "replay/pages/recording.h"
 
 namespace neotier::pages {
@@ -63,6 +64,9 @@ struct Job {
   std::string policy;              // of policies()
   std::string law = "payback";     // a policy of policies/, where `policy` has one
   std::string tracker = "device";  // as make_tracker()
+  // Above 1: the recorded program is one of so many alike, and the device has the memory of all (pages/tenants.h). With
+  // the policy placebo alone.
+  uint32_t tenants = 1;
   Params params{};
 };
 
@@ -70,6 +74,16 @@ struct PolicyInfo {
   std::string_view name, text;
 };
 const std::vector<PolicyInfo>& policies();
+
+// What a replay with several tenants counts besides, of one device.
+struct Extended {
+  Audit audit{};
+  uint64_t held_back = 0;                  // requests that the link had no room for
+  uint64_t lost_ring = 0, lost_units = 0;  // as TrackerState
+  uint64_t error_bound = 0;                // requests, of the last epoch
+  uint64_t seen_most_ppm = 0;              // of the entries of the module's table of unconfirmed pages, in use at once
+  uint64_t table_bytes = 0;                // of the module's tables for this device
+};
 
 struct Result {
   uint64_t modelled_ns = 0, guest_ns = 0, kernel_ns = 0;  // kernel: modelled time of moving, reading and deciding
@@ -82,6 +96,7 @@ struct Result {
   // With exchange, as in the module's stats/; demote_ns and age_ns are part of thread_ns.
   uint64_t exchanged = 0, demote_ns = 0, age_ns = 0, age_looks = 0, regrets = 0, short_stays = 0;
   uint64_t won_ns = 0, regret_ns = 0, spent_ns = 0, stops = 0;  // as the module's ledger has it
+  Extended extended{};                                          // where there are several tenants
   Params params{};                                              // on the recorded machine
 };
 

@@ -83,8 +83,10 @@ class DeviceTracker final : public Tracker, neoprof::RingObserver {
     s.epochs = device_->read(NEOPROF_EPOCHS_OFFSET);
     s.reads = device_->read(NEOPROF_READS_OFFSET);
     s.writes = device_->read(NEOPROF_WRITES_OFFSET);
-    s.lost = device_->read(NEOPROF_LOST_TAP_OFFSET) + device_->read(NEOPROF_LOST_RING_OFFSET) +
-             device_->read(NEOPROF_LOST_CANDIDATES_OFFSET);
+    s.lost_ring = device_->read(NEOPROF_LOST_RING_OFFSET);
+    s.lost_units = device_->read(NEOPROF_LOST_CANDIDATES_OFFSET);
+    s.lost_requests = device_->read(NEOPROF_LOST_TAP_OFFSET);
+    s.error_bound = static_cast<uint32_t>(get(NEOPROF_ERROR_BOUND_MASK, device_->read(NEOPROF_ERROR_OFFSET)));
     static_assert(NEOTIER_HISTOGRAM_BINS == 2 * NEOPROF_HISTOGRAM_COUNT);
     for (uint32_t i = 0; i < NEOPROF_HISTOGRAM_COUNT; ++i) {
       const uint64_t word = device_->read(NEOPROF_HISTOGRAM_OFFSET + i * NEOPROF_HISTOGRAM_STRIDE);
@@ -159,7 +161,7 @@ class CountingTracker final : public Tracker {
       if (slot >> 1 >= counts_.size()) counts_.resize((slot >> 1) + 1);
       uint32_t& count = counts_[slot >> 1];
       if (count++ == 0) touched_.push_back(slot >> 1);
-      if (count == threshold_) ring_.put({slot >> 1, count * period_}, state_.lost);
+      if (count == threshold_) ring_.put({slot >> 1, count * period_}, state_.lost_ring);
     }
   }
   void tick() override {

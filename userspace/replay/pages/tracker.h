@@ -23,7 +23,11 @@ struct Report {
 
 // Totals since the start, and levels; as the driver reads them when it decides.
 struct TrackerState {
-  uint64_t epochs = 0, reads = 0, writes = 0, lost = 0;
+  uint64_t epochs = 0, reads = 0, writes = 0;
+  // Reports for which the ring had no place; units for which the hot filter had none, which are reported more than
+  // once; requests that the tracker did not see.
+  uint64_t lost_ring = 0, lost_units = 0, lost_requests = 0;
+  uint64_t lost() const { return lost_ring + lost_units + lost_requests; }
   uint32_t error_bound = 0;
   uint32_t histogram[NEOTIER_HISTOGRAM_BINS] = {};
 };

@@ -107,6 +107,26 @@ TEST_P(EachTracker, CountsRequestsAndEpochs) {
             1);
 }
 
+TEST(Tracker, ADeviceSaysByHowMuchItsCountsMayBeTooHigh) {
+  const auto tracker = make_tracker("device", {.slots = kSlots, .epoch_ticks = 2, .log2_width = 6});
+  for (uint32_t slot = 0; slot < 640; ++slot) read_times(*tracker, slot, 10);
+  tracker->tick();
+  tracker->tick();
+  // e x 6400 requests over rows of 64 counters.
+  EXPECT_EQ(tracker->state().error_bound, 272u);
+}
+
+TEST(Tracker, WhatIsLostIsToldApart) {
+  const auto tracker = make_tracker("device", {.slots = 3 * Tracker::kRing, .epoch_ticks = 2});
+  tracker->set_threshold(1);
+  for (uint32_t slot = 0; slot < 3 * Tracker::kRing; ++slot) read_times(*tracker, slot, 1);
+  const TrackerState state = tracker->state();
+  EXPECT_EQ(state.lost_ring, 2 * Tracker::kRing + 1);
+  EXPECT_GT(state.lost_units, Tracker::kRing);
+  EXPECT_EQ(state.lost_requests, 0u);
+  EXPECT_EQ(state.lost(), state.lost_ring + state.lost_units);
+}
+
 TEST(Tracker, AnotherNameIsOneLine) {
   try {
     make_tracker("guess", {});
