@@ -189,8 +189,44 @@ TEST(Extend, EachTenantBringsHotPagesOfItsOwn) {
   EXPECT_NEAR(static_cast<double>(audit.hot) / static_cast<double>(audit.epochs), 4 * 64, 8);
   EXPECT_EQ(audit.wrong, 0u) << "counts are exact";
   EXPECT_GT(four.result.reports, 3 * one.result.reports);
+  EXPECT_GT(four.result.tried_dry, 3 * one.result.tried_dry) << "pages of all tenants are the program's own";
+  EXPECT_GT(one.result.tried_dry, 0u);
   EXPECT_EQ(four.result.promoted, 0u);
   EXPECT_GT(four.result.extended.table_bytes, 4 * kPages / 8);
+}
+
+TEST(Extend, LooksForVictimsAreNotCounted) {
+  Size size;
+  size.devices = 3;
+  size.result.thread_ns = 100;
+  size.result.age_ns = 40;
+  size.result.modelled_ns = 1000;
+  EXPECT_DOUBLE_EQ(size.cpu_used(), 3 * .06);
+}
+
+TEST(Extend, SharesAreOfWhatTheDeviceHadToReport) {
+  Size size;
+  size.result.reports = 50;
+  size.result.discarded = 30;
+  size.result.extended.lost_ring = 20;
+  size.result.extended.audit.read = 50;
+  size.result.extended.audit.wrong = 5;
+  EXPECT_DOUBLE_EQ(size.ring_lost(), .2);
+  EXPECT_DOUBLE_EQ(size.unread(), .3);
+  EXPECT_DOUBLE_EQ(size.wrong(), .1);
+  EXPECT_DOUBLE_EQ(Size{}.wrong(), 0.0);
+}
+
+TEST(Extend, ALargerMemoryHasTheDeviceAsItIsBuilt) {
+  RecordingFile file;
+  file.put(trace::header_of(trace::Field::kLog2Width, 6));  // the recorded machine's: 64 counters a row
+  for (uint64_t page = 0; page < 4096; ++page) {
+    file.line(RecordingFile::kCxlBase + page * 4096);
+    if (page % 64 == 63) file.time(4'000'000, 1'000'000'000);
+  }
+  const Recording recording = file.read();
+  EXPECT_EQ(extended(recording, 2 * RecordingFile::kCxlBytes, "device").result.extended.error_bound, 1u);
+  EXPECT_GT(extended(recording, RecordingFile::kCxlBytes, "device").result.extended.error_bound, 10u);
 }
 
 TEST(Extend, WhatIsFullIsSaid) {
