@@ -3,6 +3,7 @@
 #include "engine/tiers/remote/remote_tier.h"
 
 #include <gtest/gtest.h>
+#include <netdb.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -353,10 +354,10 @@ struct Certificates {
 #define NEOTIER_NEEDS_OPENSSL \
   if (std::system("openssl version > /dev/null 2>&1") != 0) GTEST_SKIP() << "skipped: no openssl to make certificates"
 
-TEST(RemoteTls, BytesArriveAndTheServersNameIsChecked) {
+TEST(RemoteTls, BytesArriveAndTheServerIsChecked) {
   NEOTIER_NEEDS_REDIS;
   NEOTIER_NEEDS_OPENSSL;
-  const Certificates good("IP:127.0.0.1,DNS:localhost"), other("DNS:elsewhere.example");
+  const Certificates good("IP:127.0.0.1"), other("DNS:elsewhere.example");
   const uint16_t port = free_port(), wrong_port = free_port();
   RedisServer server(good.server(port)), wrong(other.server(wrong_port));
   RemoteOptions options = options_for({"127.0.0.1", port});
@@ -374,8 +375,6 @@ TEST(RemoteTls, BytesArriveAndTheServersNameIsChecked) {
     ASSERT_TRUE(read_now(tier, extent, read, 500000));
     EXPECT_EQ(read, part);
   }
-  options.client.addresses = {{"localhost", port}};
-  EXPECT_TRUE(RemoteTier(options).in_service());
   // Signed by nobody that is known; and by somebody, for another.
   options.client.ca_file = other.ca;
   const auto trouble = [&] {
@@ -386,10 +385,29 @@ TEST(RemoteTls, BytesArriveAndTheServersNameIsChecked) {
   EXPECT_NE(trouble().find("certificate"), std::string::npos);
   options.client.addresses = {{"127.0.0.1", wrong_port}};
   EXPECT_NE(trouble().find("IP address mismatch"), std::string::npos);
-  options.client.addresses = {{"localhost", wrong_port}};
-  EXPECT_NE(trouble().find("hostname mismatch"), std::string::npos);
   options.client.ca_file = "/nonexistent/ca.pem";
   EXPECT_THROW(RemoteTier{options}, std::runtime_error);
+}
+
+TEST(RemoteTls, ANameIsChecked) {
+  NEOTIER_NEEDS_REDIS;
+  NEOTIER_NEEDS_OPENSSL;
+  addrinfo* found = nullptr;
+  if (getaddrinfo("localhost", nullptr, nullptr, &found) != 0)
+    GTEST_SKIP() << "skipped: localhost has no address; a line of /etc/hosts gives it one";
+  freeaddrinfo(found);
+  const Certificates good("DNS:localhost"), other("DNS:elsewhere.example");
+  const uint16_t port = free_port(), wrong_port = free_port();
+  RedisServer server(good.server(port)), wrong(other.server(wrong_port));
+  RemoteOptions options = options_for({"localhost", port});
+  options.client.tls = true;
+  options.client.ca_file = good.ca;
+  EXPECT_TRUE(RemoteTier(options).in_service());
+  options.client.ca_file = other.ca;
+  options.client.addresses = {{"localhost", wrong_port}};
+  const RemoteTier tier(options);
+  EXPECT_FALSE(tier.in_service());
+  EXPECT_NE(tier.trouble().find("hostname mismatch"), std::string::npos) << tier.trouble();
 }
 
 TEST(RemoteTls, AServerMayAskForACertificate) {
