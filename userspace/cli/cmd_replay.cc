@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,7 +94,12 @@ int extend(const Arguments& a) {
   for (const std::string& size : a.sizes) bytes.insert(parse_size(size));
   const pages::Recording recording = pages::read_recording(a.file);
   std::vector<pages::Size> sizes;
-  for (const uint64_t size : bytes) sizes.push_back(pages::plan_size(recording, size));
+  for (const uint64_t size : bytes) {
+    sizes.push_back(pages::plan_size(recording, size));
+    // With one tenant there is nothing to extend, and nothing is counted.
+    if (sizes.back().tenants < 2)
+      throw std::runtime_error(fmt::format("--extend {}: expected more than was recorded", format_size(size)));
+  }
   Progress progress;
   const auto start = std::chrono::steady_clock::now();
   pages::extend(
