@@ -76,7 +76,7 @@ class DeviceThread {
       if (full_ == 0) return;
       lock.unlock();
       Batch& batch = batches_[next];
-      for (size_t i = 0; i < batch.size; ++i) device_.access(batch.requests[i] & ~uint64_t{1}, batch.requests[i] & 1);
+      device_.accesses({batch.requests.data(), batch.size});
       batch.size = 0;
       next = (next + 1) % kBatches;
       lock.lock();

@@ -26,18 +26,10 @@ constexpr uint64_t kUpdatesMax = 0xffffffffU;
 
 constexpr uint64_t field(uint64_t reg, uint64_t mask, int shift) { return (reg & mask) >> shift; }
 
-// Bins of 8 x 1, 8 x 2, ... 8 x 128 counts.
+// Bins of 8 x 1, 8 x 2, ... 8 x 128 counts. Those that are 2^k wide begin at 8 x 2^k - 8.
 uint32_t bin_of(uint64_t count) {
-  uint64_t from = 0;
-  uint32_t bin = 0;
-  for (uint64_t width = 1; width <= 128; width *= 2) {
-    if (count < from + 8 * width) {
-      return bin + static_cast<uint32_t>((count - from) / width);
-    }
-    from += 8 * width;
-    bin += 8;
-  }
-  return 63;
+  const auto k = static_cast<uint32_t>(std::bit_width((count + 8) / 8) - 1);
+  return k > 7 ? 63 : 8 * k + static_cast<uint32_t>((count + 8) >> k) - 8;
 }
 
 uint64_t merge(uint64_t old, uint64_t data, uint8_t strobe, uint64_t writable) {
@@ -79,7 +71,7 @@ Model::Model(const ModelParams& params, const Straps& straps)
   }
   queues_.resize(params.channels);
   rows_.assign(params.rows, std::vector<Counter>(size_t{1} << log2_width_));
-  set_units_.resize(params.hot_entries / kWays);
+  sets_.resize(params.hot_entries / kWays);
   lost_units_.resize(params.hot_entries / kWays);
   const uint32_t seed = params.hash_seeds > 1 ? straps.hash_seed : 0;
   const auto set_bits = static_cast<uint32_t>(std::countr_zero(params.hot_entries / kWays));
@@ -91,6 +83,7 @@ Model::Model(const ModelParams& params, const Straps& straps)
       }
     }
   }
+  tracking_ = tracking();
   reset();
 }
 
@@ -103,9 +96,7 @@ void Model::reset() {
   mass_ = epoch_updates_ = epoch_units_ = 0;
   entered_ = {};
   left_ = {};
-  for (auto& set : set_units_) {
-    set.clear();
-  }
+  std::fill(sets_.begin(), sets_.end(), Set{});
   hot_list_.clear();
   std::fill(lost_units_.begin(), lost_units_.end(), std::nullopt);
   lost_any_ = false;
@@ -117,8 +108,14 @@ void Model::reset() {
   snapshot_ = Counts{};
 }
 
-uint64_t Model::threshold() const {
-  return std::max<uint64_t>(1, field(cfg0_, NEOPROF_CFG0_THRESHOLD_MASK, NEOPROF_CFG0_THRESHOLD_SHIFT));
+Model::Tracking Model::tracking() const {
+  const uint64_t track = field(cfg0_, NEOPROF_CFG0_TRACK_MASK, NEOPROF_CFG0_TRACK_SHIFT);
+  Tracking of;
+  of.reads = track == 1 || track == 3 || track == 4 || track == 6;
+  of.writes = track == 2 || track == 3 || track == 5 || track == 6;
+  of.unit_shift = field(cfg1_, NEOPROF_CFG1_UNIT_SIZE_MASK, NEOPROF_CFG1_UNIT_SIZE_SHIFT) == 21 ? 21 : 12;
+  of.threshold = std::max<uint64_t>(1, field(cfg0_, NEOPROF_CFG0_THRESHOLD_MASK, NEOPROF_CFG0_THRESHOLD_SHIFT));
+  return of;
 }
 
 uint64_t Model::epoch_ticks() const {
@@ -166,56 +163,71 @@ bool Model::passes_sampling() {
   return (sample_count_ & mask) == 0;
 }
 
-void Model::request_at_tracker(const Queued& request) {
-  const uint64_t track = field(cfg0_, NEOPROF_CFG0_TRACK_MASK, NEOPROF_CFG0_TRACK_SHIFT);
-  const bool type_ok = request.write ? (track == 2 || track == 3 || track == 5 || track == 6)
-                                     : (track == 1 || track == 3 || track == 4 || track == 6);
-  const uint64_t range = request.dpa >> 28;
-  if (!type_ok || range >= NEOPROF_BITMAP_BITS || !((bitmap_[range / 64] >> (range % 64)) & 1)) {
+bool Model::is_filtered(uint64_t request) const {
+  const uint64_t range = request >> 28;
+  return !((request & kWrite) != 0 ? tracking_.writes : tracking_.reads) || range >= NEOPROF_BITMAP_BITS ||
+         !((bitmap_[range / 64] >> (range % 64)) & 1);
+}
+
+void Model::request_at_tracker(uint64_t request) {
+  if (is_filtered(request)) {
     ++live_.filtered;
-    return;
+  } else {
+    track(request);
   }
+}
+
+void Model::track(uint64_t request) {
   if (!passes_sampling()) {
     ++live_.sampled_out;
     return;
   }
-  const bool large = field(cfg1_, NEOPROF_CFG1_UNIT_SIZE_MASK, NEOPROF_CFG1_UNIT_SIZE_SHIFT) == 21;
-  const uint64_t unit = request.dpa >> (large ? 21 : 12);
-
-  const uint64_t before = estimate(unit);
+  const uint64_t unit = request >> tracking_.unit_shift;
+  std::array<Counter*, kLostHashRow> counters;
+  uint64_t before = count_max_;
+  for (uint32_t row = 0; row < params_.rows; ++row) {
+    counters[row] = &rows_[row][index(row, unit)];
+    before = std::min(before, value(*counters[row]));
+  }
   const uint64_t after = std::min(before + 1, count_max_);
   for (uint32_t row = 0; row < params_.rows; ++row) {
-    Counter& counter = rows_[row][index(row, unit)];
-    counter.count = static_cast<uint16_t>(std::min(value(counter) + 1, count_max_));
-    counter.faded = faded_ & 0xffffffffffffULL;
+    // Both parts in one store, as both are read at once soon after.
+    *counters[row] = {.faded = faded_ & 0xffffffffffffULL,
+                      .count = static_cast<uint16_t>(std::min(value(*counters[row]) + 1, count_max_))};
   }
   ++live_.tracked;
   live_.saturated += before == count_max_;
   epoch_units_ += before == 0;
   epoch_updates_ = std::min(epoch_updates_ + 1, kUpdatesMax);
   mass_ = std::min(mass_ + 1, kUpdatesMax);
-  if (const uint32_t from = bin_of(before), to = bin_of(after); from != to) {
-    ++entered_[to];
-    left_[from] += before > 0;
-  }
+  const uint32_t from = bin_of(before), to = bin_of(after);
+  entered_[to] += from != to;
+  left_[from] += from != to && before > 0;
   pipe_empty_from_ = now_ + kReportClocks + 1;
-  if (after >= threshold()) {
+  if (after >= tracking_.threshold) {
     candidate(unit, before, after);
   }
 }
 
+// Counters of pages that are asked for at random lie all over a table that fits no near cache.
+void Model::prefetch(uint64_t request) const {
+  for (uint32_t row = 0; row < params_.rows; ++row) {
+    __builtin_prefetch(&rows_[row][index(row, request >> tracking_.unit_shift)], 1);
+  }
+}
+
 void Model::candidate(uint64_t unit, uint64_t before, uint64_t after) {
-  auto& set = set_units_[index(kHotHashRow, unit)];
-  if (std::find(set.begin(), set.end(), unit) != set.end()) {
+  Set& set = sets_[index(kHotHashRow, unit)];
+  if (std::find(set.units.begin(), set.units.begin() + set.nr, unit) != set.units.begin() + set.nr) {
     return;
   }
-  if (set.size() == kWays) {
+  if (set.nr == kWays) {
     if (is_lost_again(unit, before, after)) {
       return;
     }
     ++live_.lost_candidates;
   } else {
-    set.push_back(unit);
+    set.units[set.nr++] = unit;
     hot_list_.push_back(unit);
   }
   if (field(cfg1_, NEOPROF_CFG1_MODE_MASK, NEOPROF_CFG1_MODE_SHIFT) != 0) {
@@ -233,7 +245,7 @@ bool Model::is_lost_again(uint64_t unit, uint64_t before, uint64_t after) {
     lost_any_ = true;
     return false;
   }
-  return *name == unit || (before >= threshold() && !std::has_single_bit(after));
+  return *name == unit || (before >= tracking_.threshold && !std::has_single_bit(after));
 }
 
 void Model::end_epoch() {
@@ -243,7 +255,7 @@ void Model::end_epoch() {
   if (report) {
     for (uint64_t i = 0; i < listed; ++i) {
       const uint64_t count = estimate(hot_list_[i]);
-      if (count >= threshold()) {
+      if (count >= tracking_.threshold) {
         reports_.push_back({begin + 2 + i + kReportClocks, hot_list_[i] << NEOPROF_HOTLIST_UNIT_SHIFT | count});
       }
     }
@@ -266,7 +278,7 @@ void Model::end_epoch() {
   entered_ = {};
   left_ = {};
   for (uint64_t unit : hot_list_) {
-    set_units_[index(kHotHashRow, unit)].clear();
+    sets_[index(kHotHashRow, unit)].nr = 0;
   }
   hot_list_.clear();
 
@@ -293,12 +305,30 @@ void Model::publish(uint64_t entry) {
   }
 }
 
-void Model::step(const Request* requests, bool tick) {
+void Model::publish_due() {
   if (!reports_.empty() && reports_.front().clock == now_) {
     const uint64_t entry = reports_.front().entry;
     reports_.pop_front();
     publish(entry);
   }
+}
+
+// What is due up to `clock`, that clock included; at most one report in each.
+void Model::publish_until(uint64_t clock) {
+  for (; !reports_.empty() && reports_.front().clock <= clock; tell_host()) {
+    publish(reports_.front().entry);
+    reports_.pop_front();
+  }
+}
+
+void Model::tell_host() {
+  const auto standing = causes();
+  messages_ += (standing[0] && !told_[0]) || (standing[1] && !told_[1]);
+  told_ = standing;
+}
+
+void Model::step(const Request* requests, bool tick) {
+  publish_due();
 
   // A queue that is full at the start of the clock refuses, even if it is served in this clock.
   uint32_t full = 0;
@@ -309,7 +339,7 @@ void Model::step(const Request* requests, bool tick) {
     for (uint32_t i = 0; i < params_.channels; ++i) {
       const uint32_t c = (next_channel_ + i) % params_.channels;
       if (!queues_[c].empty()) {
-        const Queued request = queues_[c].front();
+        const uint64_t request = queues_[c].front();
         queues_[c].pop_front();
         next_channel_ = (c + 1) % params_.channels;
         request_at_tracker(request);
@@ -326,7 +356,7 @@ void Model::step(const Request* requests, bool tick) {
       if ((full >> c) & 1) {
         ++live_.lost_tap;
       } else {
-        queues_[c].push_back({requests[c].write, requests[c].dpa});
+        queues_[c].push_back((requests[c].dpa & ~kWrite) | (requests[c].write ? kWrite : 0));
       }
     }
     if (tick) {
@@ -343,9 +373,7 @@ void Model::step(const Request* requests, bool tick) {
     }
   }
   ++now_;
-  const auto standing = causes();
-  messages_ += (standing[0] && !told_[0]) || (standing[1] && !told_[1]);
-  told_ = standing;
+  tell_host();
 }
 
 bool Model::idle() const {
@@ -357,6 +385,60 @@ void Model::access(uint64_t dpa, bool is_write) {
   std::array<Request, 8> requests{};
   requests[0] = {true, is_write, dpa};
   step(requests.data(), false);
+}
+
+void Model::accesses(std::span<const uint64_t> requests) {
+  while (!requests.empty()) {
+    const auto& queue = queues_[0];
+    const bool steady = params_.channels == 1 && !queue.empty() && queue.size() < params_.tap_depth &&
+                        now_ >= serves_from_ && (cfg0_ & NEOPROF_CFG0_ENABLE_MASK);
+    const auto next = requests.first(steady ? std::min(kBurst, requests.size()) : 1);
+    if (steady) {
+      burst(next);
+    } else {
+      access(next[0] & ~kWrite, (next[0] & kWrite) != 0);
+    }
+    requests = requests.subspan(next.size());
+  }
+}
+
+// Requests in as many clocks, the same that step() goes through one by one. While they come to the one channel, its
+// queue is served in each clock and keeps its length. So nothing else can happen but a report's way into the ring, of
+// which the host may have to be told. What is counted, and what is filtered out, depends on no clock.
+void Model::burst(std::span<const uint64_t> requests) {
+  const uint64_t begin = now_, end = begin + requests.size();
+  std::array<uint64_t, kBurst> served;
+  auto& queue = queues_[0];
+  const auto waiting = static_cast<std::ptrdiff_t>(std::min(queue.size(), requests.size()));
+  std::copy_n(requests.begin(), requests.size() - waiting, std::copy_n(queue.begin(), waiting, served.begin()));
+  queue.erase(queue.begin(), queue.begin() + waiting);
+  queue.insert(queue.end(), requests.end() - waiting, requests.end());
+
+  std::array<uint32_t, kBurst> clocks;  // of those that are counted
+  size_t nr = 0;
+  uint64_t writes = 0;
+  for (uint32_t i = 0; i < requests.size(); ++i) {
+    writes += requests[i] & kWrite;
+    clocks[nr] = i;
+    nr += !is_filtered(served[i]);
+  }
+  live_.writes += writes;
+  live_.reads += requests.size() - writes;
+  live_.filtered += requests.size() - nr;
+
+  // Counters of pages that are asked for at random lie all over a table that fits no near cache: each is fetched while
+  // so many before it are worked on.
+  constexpr size_t kAhead = 12;
+  for (size_t i = 0; i < nr; ++i) {
+    if (i + kAhead < nr) {
+      prefetch(served[clocks[i + kAhead]]);
+    }
+    now_ = begin + clocks[i];
+    publish_until(now_);
+    track(served[clocks[i]]);
+  }
+  publish_until(end - 1);
+  now_ = end;
 }
 
 void Model::tick() {
@@ -424,6 +506,7 @@ void Model::write(uint32_t offset, uint64_t data, uint8_t strobe) {
         word = merge(word, data, strobe, ~0ULL);
       }
   }
+  tracking_ = tracking();
   step(none.data(), false);
   step(none.data(), false);
   drain();

@@ -19,6 +19,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "neoprof_device.h"
@@ -69,6 +70,7 @@ class Model final : public Device {
   [[nodiscard]] bool idle() const;
 
   void access(uint64_t dpa, bool is_write) override;
+  void accesses(std::span<const uint64_t> requests) override;
   void tick() override;
   void drain() override;
   void write(uint32_t offset, uint64_t data, uint8_t strobe) override;
@@ -84,14 +86,16 @@ class Model final : public Device {
   static constexpr uint32_t kRingEntries = 4096;
   static constexpr uint32_t kBins = 64;
   static constexpr uint32_t kWays = 4;
+  static constexpr size_t kBurst = 256;  // requests that are carried out together
+  static constexpr uint64_t kWrite = 1;  // bit of a request
 
   struct Counter {
     uint64_t faded : 48 = 0;  // how far time had faded counters when this one was last written, in bits of shift
     uint64_t count : 16 = 0;
   };
-  struct Queued {
-    bool write;
-    uint64_t dpa;
+  struct Set {
+    uint32_t nr = 0;
+    std::array<uint64_t, kWays> units{};  // the first `nr`
   };
   struct Report {
     uint64_t clock;
@@ -104,7 +108,22 @@ class Model final : public Device {
     std::array<uint32_t, kBins> histogram{};     // of the last complete epoch
   };
 
-  void request_at_tracker(const Queued& request);
+  // What CFG0 and CFG1 say of a request.
+  struct Tracking {
+    bool reads = false, writes = false;
+    uint32_t unit_shift = 12;
+    uint64_t threshold = 1;
+  };
+
+  // Requests as accesses() has them.
+  [[nodiscard]] bool is_filtered(uint64_t request) const;
+  void request_at_tracker(uint64_t request);
+  void track(uint64_t request);
+  void prefetch(uint64_t request) const;
+  void burst(std::span<const uint64_t> requests);
+  void publish_until(uint64_t clock);
+  void publish_due();
+  void tell_host();
   void candidate(uint64_t unit, uint64_t before, uint64_t after);
   [[nodiscard]] bool is_lost_again(uint64_t unit, uint64_t before, uint64_t after);
   [[nodiscard]] std::array<bool, 2> causes() const;
@@ -117,7 +136,7 @@ class Model final : public Device {
   [[nodiscard]] uint64_t scrub_entries() const;
   [[nodiscard]] uint64_t value(const Counter& counter) const;
   [[nodiscard]] uint64_t estimate(uint64_t unit) const;
-  [[nodiscard]] uint64_t threshold() const;
+  [[nodiscard]] Tracking tracking() const;
   [[nodiscard]] uint64_t epoch_ticks() const;
 
   const ModelParams params_;
@@ -133,9 +152,10 @@ class Model final : public Device {
 
   // Configuration as written.
   uint64_t cfg0_, cfg1_, cfg2_, decay_ = 0;
+  Tracking tracking_;
   std::array<uint64_t, 4> bitmap_{};
 
-  std::vector<std::deque<Queued>> queues_;
+  std::vector<std::deque<uint64_t>> queues_;  // requests as accesses() has them
   uint32_t next_channel_ = 0;
   uint32_t sample_count_ = 0;
   uint32_t sample_lfsr_ = 0;
@@ -149,7 +169,7 @@ class Model final : public Device {
   uint64_t epoch_units_ = 0;
   std::array<uint32_t, kBins> entered_{}, left_{};
 
-  std::vector<std::vector<uint64_t>> set_units_;     // the hot filter, set by set
+  std::vector<Set> sets_;                            // the hot filter
   std::vector<std::optional<uint64_t>> lost_units_;  // of this epoch; at most one an index
   bool lost_any_ = false;
   std::vector<uint64_t> hot_list_;  // in order of insertion

@@ -7,6 +7,7 @@
 #include <array>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "neoprof_regs.h"
 #include "test_rigs.h"
@@ -90,6 +91,12 @@ class Equivalence : public testing::Test {
           write(NEOPROF_CFG0_OFFSET, random_() | NEOPROF_CFG0_RESET_MASK, static_cast<uint8_t>(below(2) == 0 ? 4 : 0));
         }
         break;
+      case 13:
+      case 14:
+      case 15:
+      case 16:
+        burst();
+        break;
       default:
         traffic();
         break;
@@ -135,6 +142,19 @@ class Equivalence : public testing::Test {
       rtl_.top().req_valid_i = 0;
       compare_live();
     }
+  }
+
+  // Requests in each clock, which the model may carry out together.
+  void burst() {
+    const uint64_t hot = 1 + below(pool_.size());
+    std::vector<uint64_t> requests(below(below(4) == 0 ? 1000 : 40));
+    for (uint64_t& request : requests) {
+      request = ((pool_[below(hot)] + below(4096)) & ~uint64_t{1}) | (below(3) == 0 ? 1 : 0);
+    }
+    rtl_.accesses(requests);
+    model_.accesses(requests);
+    compare_live();
+    ASSERT_EQ(rtl_log_.log, model_log_.log);
   }
 
   void read_ring() {

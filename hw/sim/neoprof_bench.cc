@@ -15,6 +15,7 @@
 #include <iterator>
 #include <memory>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -120,13 +121,13 @@ Result run(const char* name, neoprof::Device& device, const Stream& stream) {
   const uint64_t clocks = device.cycles();
   const auto wall = std::chrono::steady_clock::now();
   const double cpu = cpu_seconds();
-  uint64_t until_tick = kAccessesPerTick;
-  for (const uint64_t access : stream.accesses) {
-    device.access(access & ~1ULL, access & 1);
-    if (--until_tick == 0) {
-      until_tick = kAccessesPerTick;
+  for (std::span<const uint64_t> left(stream.accesses); !left.empty();) {
+    const auto before_tick = left.first(std::min<size_t>(kAccessesPerTick, left.size()));
+    device.accesses(before_tick);
+    if (before_tick.size() == kAccessesPerTick) {
       device.tick();
     }
+    left = left.subspan(before_tick.size());
   }
   device.drain();
   return {name,

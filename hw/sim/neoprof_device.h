@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace neoprof {
 
@@ -32,6 +33,8 @@ class Device {
   virtual ~Device() = default;
   // One request of 64 bytes at device physical address `dpa` (bytes). Takes one clock. Never refused.
   virtual void access(uint64_t dpa, bool is_write) = 0;
+  // Requests in order, one a clock: each a `dpa`, plus 1 for a write (bit 0 of an address is none).
+  virtual void accesses(std::span<const uint64_t> requests) = 0;
   // 100 us of device time pass.
   virtual void tick() = 0;
   // Clocks the device until every accepted request has had all its effects.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <stdexcept>
 
 #include "neoprof_device.h"
@@ -92,6 +93,11 @@ class RtlDriver final : public Device {
     set_request(0, true, is_write, dpa);
     clock();
     top_->req_valid_i = 0;
+  }
+  void accesses(std::span<const uint64_t> requests) override {
+    for (const uint64_t request : requests) {
+      access(request & ~uint64_t{1}, request & 1);
+    }
   }
 
   void tick() override {

@@ -68,7 +68,7 @@ class Driver {
   uint64_t quota_rate() const { return neotier_quota_rate(params_.quota_mb_per_s); }
   void pass_requests() {
     tracker_->requests(tenants_.beside(memory_.requests()));
-    memory_.requests().clear();
+    memory_.clear_requests();
   }
   // Pages of the device's memory: of all tenants.
   uint32_t slots() const { return memory_.slots() * tenants_.count(); }

@@ -39,7 +39,7 @@ Memory::Memory(const Recording& recording, const Params& params, Placement place
       mlp_(std::max<uint64_t>(1, recording.field(Field::kMlp))),
       latency_ps_{recording.field(Field::kDramLatencyPs), recording.field(Field::kCxlLatencyPs)},
       service_ps_{recording.field(Field::kDramServicePs), recording.field(Field::kCxlServicePs)},
-      stall_of_{latency_ps_[0] / mlp_, latency_ps_[1] / mlp_},
+      stall_of_{mlp_.divide(latency_ps_[0]), mlp_.divide(latency_ps_[1])},
       slot_(recording.pages.size(), kNoSlot),
       page_of_(recording.field(Field::kCxlBytes) >> 12, kNoPage),
       demoted_in_(page_of_.size(), 0),
@@ -125,7 +125,7 @@ void Memory::come(uint32_t page) {
 
 void Memory::kernel_line(unsigned tier) {
   const uint64_t before = now_ps_;
-  line(tier);
+  line(tier, false);
   kernel_ps_ += now_ps_ - before;
   evicted_percent_ += evict_percent_;
 }
@@ -135,7 +135,7 @@ void Memory::move(bool up, uint32_t slot, uint64_t instructions) {
   for (uint64_t i = 0; i < price.dram_lines; ++i) kernel_line(0);
   for (uint64_t i = 0; i < price.cxl_lines; ++i) {
     kernel_line(1);
-    requests_.push_back(slot * 2);
+    request(slot * 2, true);
   }
   now_ps_ += price.cached_ps;
   kernel_ps_ += price.cached_ps;

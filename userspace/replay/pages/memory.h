@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "replay/pages/reclaim.h"
@@ -22,6 +23,21 @@ struct KernelPrice {
   uint64_t instructions = 0, dram_percent = 0, cxl_percent = 0;
 };
 
+// Division by a number that stays the same, which takes a third of the time. Exact where dividend x divisor is less
+// than 2^64 (T. Granlund and P. Montgomery, "Division by invariant integers using multiplication", 1994).
+class Divisor {
+ public:
+  explicit Divisor(uint64_t divisor) : one_(divisor == 1), inverse_(one_ ? 0 : UINT64_MAX / divisor + 1) {}
+  uint64_t divide(uint64_t dividend) const {
+    __extension__ using Wide = unsigned __int128;
+    return one_ ? dividend : static_cast<uint64_t>(Wide{dividend} * inverse_ >> 64);
+  }
+
+ private:
+  bool one_;
+  uint64_t inverse_;
+};
+
 enum class Placement {
   kRecorded,    // where the recorded run had it
   kAllDram,     // as the name says
@@ -32,27 +48,20 @@ class Memory {
  public:
   Memory(const Recording& recording, const Params& params, Placement placement);
 
-  // A line of the page is fetched.
+  // A line of the page is fetched, or written back. Which of the two, and which tier, a CPU cannot guess: so there are
+  // few branches.
   template <bool kTracked>
-  void fill(uint32_t page) {
+  void line_of(uint32_t page, bool is_write) {
     const unsigned tier = tier_of(page);
     if constexpr (kTracked) {
-      reclaim_.accessed(page);
-      if (tier == 1) requests_.push_back(slot_[page] * 2);
+      if (!is_write) reclaim_.accessed(page);
+      request(slot_[page] * 2 + is_write, tier == 1);
     }
-    line(tier);
+    line(tier, is_write);
     if constexpr (kTracked) {
-      if (evicted_percent_ >= 100) [[unlikely]]
+      if (evicted_percent_ >= 100 && !is_write) [[unlikely]]
         fetch_again(tier, slot_[page]);
     }
-  }
-  template <bool kTracked>
-  void write_back(uint32_t page) {
-    const unsigned tier = tier_of(page);
-    if constexpr (kTracked) {
-      if (tier == 1) requests_.push_back(slot_[page] * 2 + 1);
-    }
-    occupy(tier);
   }
   void accessed(uint32_t page) { reclaim_.accessed(page); }
   void come(uint32_t page);
@@ -77,8 +86,9 @@ class Memory {
     kernel_ps_ += n * mmio_read_ps_;
   }
 
-  // Requests to the CXL memory since take: slot x 2, plus 1 for a write.
-  std::vector<uint32_t>& requests() { return requests_; }
+  // Requests to the CXL memory since they were cleared: slot x 2, plus 1 for a write.
+  std::span<const uint32_t> requests() const { return {requests_.data(), nr_requests_}; }
+  void clear_requests() { nr_requests_ = 0; }
 
   uint32_t slots() const { return static_cast<uint32_t>(page_of_.size()); }
   // kNoPage: free.
@@ -159,8 +169,8 @@ class Memory {
   // What it evicted is fetched again as what the program fetches now is: nobody knows what it was.
   void fetch_again(unsigned tier, uint32_t slot) {
     evicted_percent_ -= 100;
-    if (tier == 1) requests_.push_back(slot * 2);
-    line(tier);
+    request(slot * 2, tier == 1);
+    line(tier, false);
   }
 
   uint64_t occupy(unsigned tier) {
@@ -168,17 +178,27 @@ class Memory {
     free_at_ps_[tier] = start + service_ps_[tier];
     return start - now_ps_;
   }
-  void line(unsigned tier) {
+  // A write-back stalls nobody.
+  void line(unsigned tier, bool is_write) {
     const uint64_t wait = occupy(tier);
-    const uint64_t stall = wait == 0 ? stall_of_[tier] : (latency_ps_[tier] + wait) / mlp_;
-    ++fills_[tier];
+    uint64_t stall = wait == 0 ? stall_of_[tier] : mlp_.divide(latency_ps_[tier] + wait);
+    stall = is_write ? 0 : stall;
+    fills_[tier] += !is_write;
     stall_ps_[tier] += stall;
     now_ps_ += stall;
+  }
+  // Written in any case, and kept where it `counts`.
+  void request(uint32_t request, bool counts) {
+    if (nr_requests_ == requests_.size()) [[unlikely]]
+      requests_.resize(2 * requests_.size());
+    requests_[nr_requests_] = request;
+    nr_requests_ += counts;
   }
 
   const Recording& recording_;
   Placement placement_;
-  uint64_t base_ps_, mmio_read_ps_, mlp_;
+  uint64_t base_ps_, mmio_read_ps_;
+  Divisor mlp_;
   std::array<uint64_t, 2> latency_ps_, service_ps_, stall_of_, free_at_ps_{}, fills_{}, stall_ps_{};
   uint64_t now_ps_ = 0, instructions_ = 0, kernel_ps_ = 0, demoted_ = 0;
   std::vector<uint32_t> slot_;        // of each page
@@ -190,7 +210,8 @@ class Memory {
   std::vector<uint32_t> free_frames_;  // the one that was freed last is the first to be used
   std::vector<uint32_t> free_slots_;
   uint32_t next_slot_ = 0;
-  std::vector<uint32_t> requests_;
+  std::vector<uint32_t> requests_ = std::vector<uint32_t>(4096);  // the first nr_requests_
+  size_t nr_requests_ = 0;
   int64_t dram_free_, cxl_free_, low_;
   const uint64_t evict_percent_, promote_instructions_, demote_instructions_;
   const bool large_llc_;

@@ -43,7 +43,7 @@ class Counter {
           fill(page);
           break;
         case Step::kWriteback:
-          memory_.write_back<false>(page);
+          memory_.line_of<false>(page, true);
           break;
         case Step::kAccessed:
           break;
@@ -76,7 +76,7 @@ class Counter {
 
   void fill(uint32_t page) {
     const uint64_t before = memory_.now_ps();
-    memory_.fill<false>(page);
+    memory_.line_of<false>(page, false);
     size_t& at = counts_of_[page];
     if (at == SIZE_MAX || found_.counts[at].epoch != epoch()) {
       at = found_.counts.size();

@@ -41,7 +41,11 @@ class Reclaim {
   };
 
   explicit Reclaim(size_t pages)
-      : links_(pages), mapped_in_(pages / kTablePages + 1), walk_(mapped_in_.size(), true), walk_next_(walk_.size()) {}
+      : links_(pages),
+        accessed_(pages),
+        mapped_in_(pages / kTablePages + 1),
+        walk_(mapped_in_.size(), true),
+        walk_next_(walk_.size()) {}
 
   // A program's page tables have the page, whatever the tier.
   void map(uint32_t page) {
@@ -58,7 +62,7 @@ class Reclaim {
   void add(uint32_t page) {
     Link& link = links_[page];
     link.generation = of(youngest_);
-    link.accessed = true;
+    accessed_[page] = 1;
     ++lists_[link.generation].nr;
     ++nr_;
     enlist(page);
@@ -74,9 +78,9 @@ class Reclaim {
     drop(link);
   }
   bool has(uint32_t page) const { return links_[page].generation != kNone; }
-  void accessed(uint32_t page) { links_[page].accessed = true; }
-  bool is_accessed(uint32_t page) const { return links_[page].accessed; }
-  void clear_accessed(uint32_t page) { links_[page].accessed = false; }
+  void accessed(uint32_t page) { accessed_[page] = 1; }
+  bool is_accessed(uint32_t page) const { return accessed_[page] != 0; }
+  void clear_accessed(uint32_t page) { accessed_[page] = 0; }
   bool mapped(uint32_t page) const { return links_[page].mapped; }
   uint64_t size() const { return nr_; }
 
@@ -132,7 +136,7 @@ class Reclaim {
   Judgement judge(uint32_t page) {
     Link& link = links_[page];
     if (link.list != kTaken) return {Fate::kGone, {}};
-    if (!link.told && !link.accessed) {
+    if (!link.told && !is_accessed(page)) {
       link.list = kNone;
       drop(link);
       return {Fate::kLeaves, {}};
@@ -160,7 +164,7 @@ class Reclaim {
     uint32_t next = kNoPage, previous = kNoPage;
     uint8_t generation = kNone;  // that the page belongs to, modulo kGenerations
     uint8_t list = kNone;        // that it is found in
-    bool accessed = false, mapped = false;
+    bool mapped = false;
     bool told = false;  // it was found accessed after it had been taken
   };
   struct List {
@@ -199,10 +203,10 @@ class Reclaim {
     for (uint32_t page = first; page < end; ++page) {
       Link& link = links_[page];
       entries.all += link.mapped;
-      if (!link.accessed) continue;
+      if (!is_accessed(page)) continue;
       entries.accessed += link.mapped;
       if (link.generation == kNone) continue;
-      link.accessed = false;
+      clear_accessed(page);
       --lists_[link.generation].nr;
       ++lists_[youngest].nr;
       link.generation = youngest;
@@ -218,6 +222,7 @@ class Reclaim {
   static uint8_t of(uint64_t sequence) { return static_cast<uint8_t>(sequence % kGenerations); }
 
   std::vector<Link> links_;
+  std::vector<uint8_t> accessed_;  // by themselves, as each line that is fetched sets one
   std::array<List, kGenerations> lists_{};
   uint64_t oldest_ = 0, youngest_ = 1, nr_ = 0;
   // Of each table: pages that it maps, and whether the next walk, and the one after it, go there.

@@ -3,9 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <memory>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "trace/reader.h"
@@ -19,10 +20,28 @@ using trace::Field;
 
 constexpr uint64_t kLineMask = ((uint64_t{1} << 40) - 1) & ~uint64_t{63};
 constexpr uint32_t kMaxPages = (1u << (32 - kStepBits)) - 1;
+constexpr uint64_t kMaxMlp = 65535;
 constexpr uint64_t kMaxCxlBytes = uint64_t{1} << 40;  // a replay takes 4 bytes of memory for each page of it
 // The kernel clears or copies a page line by line. So many lines in rising order, up to the last but so many, are that:
 // some may be cached and not be filled.
 constexpr unsigned kFreshLines = 40, kLastLine = 60;
+
+// By page frame number, of 28 bits; what there is none of yet comes into being. A recording names some millions of
+// times which page a line is of.
+template <class T>
+class ByFrame {
+ public:
+  T& operator[](uint64_t number) {
+    const size_t group = number / kGroup;
+    if (group >= groups_.size()) groups_.resize(group + 1);
+    if (!groups_[group]) groups_[group] = std::make_unique<std::array<T, kGroup>>();
+    return (*groups_[group])[number % kGroup];
+  }
+
+ private:
+  static constexpr uint64_t kGroup = 64;
+  std::vector<std::unique_ptr<std::array<T, kGroup>>> groups_;
+};
 
 class Builder {
  public:
@@ -108,7 +127,7 @@ class Builder {
     if (static_cast<Field>(field) == Field::kCxlBase) cxl_base_ = value;
     if ((static_cast<Field>(field) == Field::kShift && value > 10) ||
         (static_cast<Field>(field) == Field::kCxlBytes && value > kMaxCxlBytes) ||
-        (static_cast<Field>(field) == Field::kMlp && value == 0)) {
+        (static_cast<Field>(field) == Field::kMlp && (value == 0 || value > kMaxMlp))) {
       fail("has a header field out of range");
     }
   }
@@ -121,12 +140,6 @@ class Builder {
     // What a page is is known at latest from the next states; what was there before had some.
     seen_.push_back({.other = !fresh});
     return static_cast<uint32_t>(r_.pages.size() - 1);
-  }
-
-  Place& place(uint64_t number) {
-    Place& place = places_[number];
-    if (place.page == kNoPage) come(number, place);
-    return place;
   }
 
   void come(uint64_t number, Place& place) {
@@ -151,11 +164,14 @@ class Builder {
     if (is_write) {
       ++r_.writebacks[is_cxl(address >> 12)];
       // What is written to free memory is what a page that has gone left in a cache; no page comes with it.
-      const Place& at = places_[address >> 12];
-      if (at.page != kNoPage || !at.free) step(step_of(Step::kWriteback, place(address >> 12).page));
+      Place& at = places_[address >> 12];
+      if (at.page == kNoPage && at.free) return;
+      if (at.page == kNoPage) come(address >> 12, at);
+      step(step_of(Step::kWriteback, at.page));
       return;
     }
-    Place& at = place(address >> 12);
+    Place& at = places_[address >> 12];
+    if (at.page == kNoPage) come(address >> 12, at);
     ++r_.fills[is_cxl(address >> 12)];
     if (!by_kernel) {
       seen_[at.page].touched = true;
@@ -198,16 +214,15 @@ class Builder {
   }
 
   void pages(trace::Record what, uint64_t group, uint64_t mask) {
+    if (group > trace::kOwnerField / 16) fail("has pages of no address");
     has_states_ |= what != trace::Record::kAccessed;
     for (uint64_t bit = 0; bit < 16; ++bit) {
       if ((mask >> bit & 1) == 0) continue;
       const uint64_t number = group * 16 + bit;
       if (what == trace::Record::kAccessed) {
         // A page whose lines were never fetched is of no interest.
-        const auto found = places_.find(number);
-        if (found != places_.end() && found->second.page != kNoPage) {
-          step(step_of(Step::kAccessed, found->second.page));
-        }
+        const uint32_t page = places_[number].page;
+        if (page != kNoPage) step(step_of(Step::kAccessed, page));
       } else {
         state(what, number, places_[number]);
       }
@@ -252,7 +267,7 @@ class Builder {
   uint64_t record_ = 0, cxl_base_ = 0, cxl_bytes_ = 0;
   bool ended_ = false, has_states_ = false;
   std::vector<Seen> seen_;  // of each page
-  std::unordered_map<uint64_t, Place> places_;
+  ByFrame<Place> places_;
 };
 
 }  // namespace

@@ -40,6 +40,9 @@ Kind kind_of(const Job& job) {
   return kind;
 }
 
+static_assert(step_of(Step::kFill, 0) == 0 && step_of(Step::kWriteback, 0) == 1);
+bool is_line(uint32_t step) { return (step & ((1u << kStepBits) - 1)) <= 1; }
+
 // Walks through a recording once. `kTracked`: a driver looks at what the device counts, and lets the program go on in
 // the middle of its own work.
 template <bool kTracked>
@@ -55,14 +58,15 @@ class Walk final : public Program {
     uint64_t ran = 0;
     // A driver that is woken may walk on.
     for (size_t i = next_; i < steps_.size() && ran < instructions; i = next_) {
-      const uint32_t page = steps_[i] >> kStepBits;
+      for (; i < steps_.size() && is_line(steps_[i]); ++i) {
+        memory_.line_of<kTracked>(steps_[i] >> kStepBits, steps_[i] & 1);
+      }
       next_ = i + 1;
+      if (i == steps_.size()) break;
+      const uint32_t page = steps_[i] >> kStepBits;
       switch (static_cast<Step>(steps_[i] & ((1u << kStepBits) - 1))) {
         case Step::kFill:
-          memory_.fill<kTracked>(page);
-          break;
         case Step::kWriteback:
-          memory_.write_back<kTracked>(page);
           break;
         case Step::kAccessed:
           memory_.accessed(page);

@@ -44,7 +44,9 @@ class DeviceTracker final : public Tracker, neoprof::RingObserver {
   }
 
   void requests(std::span<const uint32_t> slots) override {
-    for (const uint32_t slot : slots) device_->access(uint64_t{slot >> 1} << 12, slot & 1);
+    requests_.clear();
+    for (const uint32_t slot : slots) requests_.push_back(uint64_t{slot >> 1} << 12 | (slot & 1));
+    device_->accesses(requests_);
   }
   void tick() override {
     device_->tick();
@@ -110,7 +112,7 @@ class DeviceTracker final : public Tracker, neoprof::RingObserver {
   }
 
   std::unique_ptr<neoprof::Device> device_;
-  std::vector<uint64_t> ring_;
+  std::vector<uint64_t> ring_, requests_;
   uint32_t head_ = 0, threshold_ = 0;
 };
 
