@@ -25,6 +25,8 @@ struct EngineFigures {
   double miss_ns = 0;
   double plan_ns = 0;                    // a victim chosen and its destination
   double move_ns = 0;                    // a whole move: asked for, room found, published, all but the bytes
+  double lookups_per_s = 0;              // whole look-ups of one key by one thread, of wall time
+  double lookups_of_two = 0;             // by two threads together, of those
   double bytes_per_object = 0;           // index and policies, as laid out
   double resident_bytes_per_object = 0;  // what the process grew by while they came
   size_t record_bytes = 0;

@@ -188,13 +188,14 @@ void Catalogue::settle(Handle handle, Extent extent) {
 
 void Catalogue::note_copy(TierState& tier, TierId id, Handle handle, Extent extent) {
   Record& record = index_[handle];
-  const int at = record.has_copy() && record.tier(0) < id ? 1 : 0;
-  if (at == 0) {
+  if (record.has_copy() && record.tier(0) < id) {
+    record.extent[1] = extent;
+    record.set_tiers(record.tier(0), id);
+  } else {
     record.extent[1] = record.extent[0];
-    record.set_tier(1, record.tier(0));
+    record.extent[0] = extent;
+    record.set_tiers(id, record.tier(0));
   }
-  record.extent[at] = extent;
-  record.set_tier(at, id);
   tier.residents++;
   tier.resident_bytes += record.bytes;
   tier.flags[handle] |= NEOTIER_RESIDENT;
@@ -213,12 +214,9 @@ Extent Catalogue::drop_copy(Handle handle, TierId id, neotier_remove_reason reas
   Record& record = index_[handle];
   const int at = record.tier(0) == id ? 0 : 1;
   const Extent extent = record.extent[at];
-  if (at == 0) {
-    record.extent[0] = record.extent[1];
-    record.set_tier(0, record.tier(1));
-  }
+  if (at == 0) record.extent[0] = record.extent[1];
   record.extent[1] = kNoExtent;
-  record.set_tier(1, kNoTier);
+  record.set_tiers(record.tier(1 - at), kNoTier);
   TierState& tier = tiers_[id];
   tier.residents--;
   tier.resident_bytes -= record.bytes;

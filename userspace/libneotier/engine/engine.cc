@@ -452,11 +452,10 @@ template <typename Each>
 size_t Engine::leading(std::span<const Key> keys, Each each) const {
   size_t found = 0;
   for (const Key& key : keys) {
-    if (found % kLooksAtOnce == kLooksAtOnce - 1) mutex_.pass();
-    const Handle handle = catalogue_.index().find(key);
-    if (handle == kNoHandle || !catalogue_[handle].has_copy()) break;
-    const Result<TierId> at = readable(catalogue_[handle]);
-    if (!at) break;
+    const std::array<TierId, 2> copies = catalogue_.index().copies(key);
+    const auto at =
+        std::find_if(copies.begin(), copies.end(), [this](TierId id) { return id != kNoTier && usable_[id]; });
+    if (at == copies.end()) break;
     each(*at);
     found++;
   }
@@ -465,7 +464,6 @@ size_t Engine::leading(std::span<const Key> keys, Each each) const {
 
 size_t Engine::lookup_prefix(std::span<const Key> keys) const {
   const uint64_t begin = clock_.now_ns();
-  std::lock_guard lock(mutex_);
   const size_t found = leading(keys, [](TierId) {});
   lookups_.add(clock_.now_ns() - begin);
   return found;
@@ -533,8 +531,8 @@ size_t Engine::read_sources(std::span<const Key> keys, std::vector<TierId>& from
                             std::array<ReadPrice, kMaxTiers>& prices) const {
   from.clear();
   from.reserve(keys.size());
-  std::lock_guard lock(mutex_);
   const size_t found = leading(keys, [&](TierId at) { from.push_back(at); });
+  std::lock_guard lock(mutex_);
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
     const Link& link = links_.at(id, kHost);
     const uint64_t wait = link.predict_batch_ns(0);

@@ -2,7 +2,8 @@
 // The engine: objects in interchangeable tiers, kept where the policies want them, moved by one mover.
 //
 // One lock guards index, policies, links, planner, mover and pins; it is never held while bytes are copied or a medium
-// is waited for, and what is asked of many objects at once lets others pass after a few. Locking order: engine -> a
+// is waited for, and what is asked of many objects at once lets others pass after a few. Who asks how much of a prefix
+// is there takes no lock (ObjectIndex::copies). Locking order: engine -> a
 // tier's own -> the mover's completion list; tickets are last. One thread of the engine's decides; the tiers' threads,
 // and callers that read memory tiers, copy.
 //
@@ -164,7 +165,7 @@ struct EngineStatus {
   double overhead_bytes_per_object = 0;
   uint64_t sessions = 0, pins = 0, jobs = 0;
   uint64_t queued[kMoveClasses] = {};
-  Histogram lookups;  // of prefixes, waiting for the lock included
+  Histogram lookups;  // of prefixes
   Counters counters;
 };
 
@@ -205,7 +206,8 @@ class Engine {
   void read_mapped(std::span<const Key> keys, const std::function<void(size_t index, const std::byte* bytes)>& read,
                    std::vector<bool>& done);
   Result<ObjectInfo> lookup(const Key& key) const;
-  // How many of the first keys are there, in tiers in service: the longest prefix that need not be computed.
+  // How many of the first keys are there, in tiers in service: the longest prefix that need not be computed. Waits for
+  // nobody: each key is answered as of a moment of its own.
   size_t lookup_prefix(std::span<const Key> keys) const;
   // Asks shared tiers for those that are not known here, waiting for at most Knobs::find_ms; what other processes have
   // stored is known from then on. Returns how many came to be. 0 at once where no tier is shared. They may be thrown
@@ -300,7 +302,7 @@ class Engine {
   void after_use(Handle handle, uint64_t now_ns);
   void plan_promotion(Handle handle, uint64_t now_ns, std::vector<Planned>& plan);
   Result<TierId> tier_by_name(const std::string& name) const;
-  // How many of the first keys are there, calling `each` with the tier that each would be read from. With the lock.
+  // How many of the first keys are there, calling `each` with the tier that each would be read from. Without the lock.
   template <typename Each>
   size_t leading(std::span<const Key> keys, Each each) const;
   // The copy to read, and its tier; kGone.
@@ -318,7 +320,7 @@ class Engine {
   Usable usable_{};
   Catalogue catalogue_;
   Links links_;
-  mutable Histogram lookups_;
+  mutable SharedHistogram lookups_;
   Planner planner_;
   Mover mover_;
   Pins pins_;

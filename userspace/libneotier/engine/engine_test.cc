@@ -246,6 +246,83 @@ TEST(Engine, LongestPrefix) {
   EXPECT_EQ(rig.engine->lookup_prefix({}), 0u);
 }
 
+// A tier whose usage() waits to be let go, with the engine's lock held around it.
+class BusyTier final : public MemTier {
+ public:
+  using MemTier::MemTier;
+  TierUsage usage() const override {
+    if (busy) {
+      inside = true;
+      inside.notify_all();
+      busy.wait(true);
+    }
+    return MemTier::usage();
+  }
+  mutable std::atomic<bool> busy{false}, inside{false};
+};
+
+TEST(Engine, WhoAsksForAPrefixWaitsForNobody) {
+  FakeClock clock;
+  EngineConfig config;
+  config.max_objects = 100;
+  config.measure = config.thread = false;
+  config.clock = &clock;
+  MemTierOptions options;
+  options.name = "dram";
+  std::vector<TierSetup> setups(1);
+  auto made = std::make_unique<BusyTier>(options);
+  BusyTier& tier = *made;
+  setups[0].tier = std::move(made);
+  setups[0].policy = "lru";
+  Engine engine(config, std::move(setups));
+  ASSERT_TRUE(engine.put(make_key(1), pattern(1, 4096), {}));
+
+  tier.busy = true;
+  std::thread other([&] { (void)engine.status(); });
+  tier.inside.wait(false);
+  const std::vector<Key> keys = {make_key(1), make_key(2)};
+  std::atomic<size_t> found{SIZE_MAX};
+  std::thread asks([&] { found = engine.lookup_prefix(keys); });
+  for (int i = 0; i < 20000 && found == SIZE_MAX; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(found, 1u);
+  tier.busy = false;
+  tier.busy.notify_all();
+  asks.join();
+  other.join();
+}
+
+// Moving and replacing take a copy away before the next one is there.
+TEST(Engine, WhatMovesOrIsReplacedIsNeverMissed) {
+  EngineRig rig = two_tiers();
+  const std::vector<Key> keys = {make_key(1), make_key(2)};
+  for (uint64_t n : {1, 2}) ASSERT_TRUE(rig.put(n, 4096));
+  PutOptions replace;
+  replace.replace = true;
+  const auto changes = [&] { return rig.engine->catalogue().index().changes(); };
+  uint64_t before = changes();
+  bool moved = rig.run(rig.engine->move({keys.data(), 1}, "ssd", MoveClass::kDemand));
+  EXPECT_EQ(changes(), before + 1) << "the former copy leaves and the new one comes in one change";
+  before = changes();
+  ASSERT_TRUE(rig.put(2, 4096, replace));
+  EXPECT_EQ(changes(), before + 1) << "and so do versions";
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> looks{0}, missed{0};
+  std::thread asks([&] {
+    while (!done) {
+      missed += rig.engine->lookup_prefix(keys) != 2;
+      looks++;
+    }
+  });
+  for (int i = 1; looks < 20000 && missed == 0 && moved; i++) {
+    moved = rig.run(rig.engine->move({keys.data(), 1}, i % 2 ? "dram" : "ssd", MoveClass::kDemand)) &&
+            rig.put(2, 4096, replace).is_ok();
+  }
+  done = true;
+  asks.join();
+  EXPECT_TRUE(moved);
+  EXPECT_EQ(missed, 0u) << "of " << looks;
+}
+
 TEST(Engine, PinsEndWithTheirSession) {
   EngineRig rig = two_tiers();
   ASSERT_TRUE(rig.put(1, 100));

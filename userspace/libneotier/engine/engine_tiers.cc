@@ -317,7 +317,7 @@ EngineStatus Engine::status() const {
   s.pins = pins_.pins();
   s.jobs = mover_.jobs();
   for (size_t i = 0; i < kMoveClasses; i++) s.queued[i] = mover_.queued(static_cast<MoveClass>(i));
-  s.lookups = lookups_;
+  s.lookups = lookups_.read();
   s.counters = counters_;
   return s;
 }

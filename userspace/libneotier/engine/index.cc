@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <cstddef>
+#include <thread>
 
 namespace neotier::engine {
 
@@ -17,6 +18,23 @@ constexpr int kMantissaBits = 11;
 constexpr uint64_t kImplicit = 1u << kMantissaBits;
 constexpr int kKindShift = 16;
 constexpr Note kDiscardBit = 1u << 18;
+
+// A value that the engine's lock guards for its writers, and nothing for those who read it here.
+template <typename T>
+T read_shared(const T& value) {
+  return std::atomic_ref(const_cast<T&>(value)).load(std::memory_order_acquire);
+}
+template <typename T>
+void write_shared(T& to, T value) {
+  std::atomic_ref(to).store(value, std::memory_order_release);
+}
+
+// The two words of a key in a record, whose bytes lie on a boundary of eight.
+static_assert(offsetof(Record, key) == 0 && alignof(Record) == 8 && sizeof(Key) == 16);
+uint64_t* words_of(Record& record) { return reinterpret_cast<uint64_t*>(record.key.bytes); }
+const uint64_t* words_of(const Record& record) { return reinterpret_cast<const uint64_t*>(record.key.bytes); }
+
+std::array<uint64_t, 2> words_of(const Key& key) { return std::bit_cast<std::array<uint64_t, 2>>(key); }
 
 }  // namespace
 
@@ -68,6 +86,51 @@ size_t ObjectIndex::probe(const Key& key, uint32_t hash) const {
   return at;
 }
 
+ObjectIndex::Change::Change(ObjectIndex& index) : index_(index) {
+  if (index_.depth_++ == 0)
+    index_.changes_.store(index_.changes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+ObjectIndex::Change::~Change() {
+  if (--index_.depth_ == 0)
+    index_.changes_.store(index_.changes_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+bool ObjectIndex::has_key(Handle handle, const Key& key) const {
+  const uint64_t* const has = words_of(records_[handle]);
+  const std::array<uint64_t, 2> wanted = words_of(key);
+  return read_shared(has[0]) == wanted[0] && read_shared(has[1]) == wanted[1];
+}
+
+void ObjectIndex::set(size_t slot, Slot value) { write_shared(slots_[slot], value); }
+
+std::array<TierId, 2> ObjectIndex::look(const Key& key, uint32_t hash) const {
+  size_t at = home(hash);
+  // In the middle of a change no slot may look empty.
+  for (size_t looked = 0; looked < slots_.size(); looked++, at = next(at)) {
+    const Slot slot = read_shared(slots_[at]);
+    if (slot.handle_plus_1 == 0) break;
+    if (slot.hash != hash || !has_key(slot.handle_plus_1 - 1, key)) continue;
+    const uint8_t tiers = read_shared(records_[slot.handle_plus_1 - 1].tiers);
+    return {static_cast<TierId>(tiers & 15), static_cast<TierId>(tiers >> 4)};
+  }
+  return {kNoTier, kNoTier};
+}
+
+std::array<TierId, 2> ObjectIndex::copies(const Key& key) const {
+  const uint32_t h = hash(key);
+  // Who makes a change may have lost its processor.
+  constexpr int kPatience = 64;
+  for (int tried = 0;; tried++) {
+    const uint64_t before = changes_.load(std::memory_order_acquire);
+    if (before % 2 == 0) {
+      const std::array<TierId, 2> found = look(key, h);
+      if (changes_.load(std::memory_order_relaxed) == before) return found;
+    }
+    if (tried >= kPatience) std::this_thread::yield();
+  }
+}
+
 Handle ObjectIndex::find(const Key& key) const { return slots_[probe(key, hash(key))].handle_plus_1 - 1; }
 
 Result<Handle> ObjectIndex::add(const Key& key) {
@@ -83,19 +146,24 @@ Result<Handle> ObjectIndex::add(const Key& key) {
     return Status(Code::kFull,
                   fmt::format("the index holds its {} objects; open the engine with more max_objects", size_));
   }
-  slots_[at] = {h, handle + 1};
+  const Change change(*this);
+  set(at, {h, handle + 1});
   Record& record = records_[handle];
-  std::memset(static_cast<void*>(&record), 0, sizeof(record));
-  record.key = key;
+  for (int word = 0; word < 2; word++) write_shared(words_of(record)[word], words_of(key)[word]);
+  record.set_tiers(kNoTier, kNoTier);
   record.extent[0] = record.extent[1] = kNoExtent;
-  record.tiers = kNoTier << 4 | kNoTier;
+  record.bytes = record.moved_ms = 0;
+  record.pins = record.recompute = 0;
   record.place = kNoTier;
+  record.heat = 0;
   record.kind = static_cast<uint8_t>(ObjectKind::kPlain);
+  record.in_flight = record.recovered = record.discard = 0;
   size_++;
   return handle;
 }
 
 void ObjectIndex::erase(Handle handle) {
+  const Change change(*this);
   Record& record = records_[handle];
   size_t hole = probe(record.key, hash(record.key));
   // Backward shift: no tombstones, so lookups stay short however many keys come and go.
@@ -103,10 +171,10 @@ void ObjectIndex::erase(Handle handle) {
     const size_t wanted = home(slots_[at].hash);
     const bool stays = hole <= at ? wanted > hole && wanted <= at : wanted > hole || wanted <= at;
     if (stays) continue;
-    slots_[hole] = slots_[at];
+    set(hole, slots_[at]);
     hole = at;
   }
-  slots_[hole] = {};
+  set(hole, {});
   record.kind = 0;
   record.bytes = free_;
   free_ = handle;

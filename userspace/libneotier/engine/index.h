@@ -5,9 +5,14 @@
 // lookup touches one or two cache lines of the table and one of the records. The hash is XXH3 with a seed of this
 // engine's own: keys come from outside. Handles are dense, as placement policies want them, and are used again.
 //
-// Thread safety: none; the engine's lock.
+// Thread safety: the engine's lock, but for copies(). Invariant: whoever calls that sees the table, keys and `tiers` as
+// they were at one moment: all that it reads is written by atomic stores, and each change of more than one of them
+// makes a counter odd before and even after (a sequence lock; H.-J. Boehm, "Can seqlocks get along with programming
+// language memory models?", MSPC 2012).
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "engine/mapped_array.h"
@@ -54,8 +59,8 @@ struct Record {
   uint8_t discard : 1;    // may be thrown away whatever it costs
 
   TierId tier(int copy) const { return static_cast<TierId>(copy == 0 ? tiers & 15 : tiers >> 4); }
-  void set_tier(int copy, TierId id) {
-    tiers = static_cast<uint8_t>(copy == 0 ? (tiers & 0xf0) | id : (tiers & 0x0f) | id << 4);
+  void set_tiers(TierId first, TierId second) {
+    std::atomic_ref(tiers).store(static_cast<uint8_t>(first | second << 4), std::memory_order_release);
   }
   bool has_copy() const { return tier(0) != kNoTier; }
   bool has_place() const { return place != kNoTier; }
@@ -73,8 +78,26 @@ class ObjectIndex {
   // Room for `max_objects`, 1 .. 2^32 - 2. Throws std::bad_alloc.
   ObjectIndex(size_t max_objects, uint64_t seed);
 
+  // While it exists, what is done to the index and to the copies of its objects is one change to those who look by
+  // copies(); they wait for its end. They may nest.
+  class Change {
+   public:
+    explicit Change(ObjectIndex& index);
+    ~Change();
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    ObjectIndex& index_;
+  };
+
+  // Changes so far.
+  uint64_t changes() const { return changes_.load(std::memory_order_relaxed) / 2; }
+
   // kNoHandle where there is none.
   Handle find(const Key& key) const;
+  // The tiers of an object's copies, the faster one first; kNoTier: none. From any thread, without the engine's lock.
+  std::array<TierId, 2> copies(const Key& key) const;
   // A record without copies. kExists, kFull.
   Result<Handle> add(const Key& key);
   // The record must hold no copy.
@@ -90,7 +113,7 @@ class ObjectIndex {
   double bytes_per_object() const;
 
  private:
-  struct Slot {
+  struct alignas(8) Slot {
     uint32_t hash;
     uint32_t handle_plus_1;  // 0: empty
   };
@@ -100,12 +123,19 @@ class ObjectIndex {
   // The slot of the key, or the empty one where it would go.
   size_t probe(const Key& key, uint32_t hash) const;
 
+  // One look, which may have seen half of a change.
+  std::array<TierId, 2> look(const Key& key, uint32_t hash) const;
+  bool has_key(Handle handle, const Key& key) const;
+  void set(size_t slot, Slot value);
+
   uint64_t seed_;
   MappedArray<Record> records_;
   MappedArray<Slot> slots_;
   size_t size_ = 0;
   Handle fresh_ = 0;
   Handle free_ = kNoHandle;
+  uint32_t depth_ = 0;                            // of changes
+  alignas(64) std::atomic<uint64_t> changes_{0};  // odd: one is under way
 };
 
 }  // namespace neotier::engine

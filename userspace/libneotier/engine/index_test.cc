@@ -3,10 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <random>
 #include <set>
+#include <thread>
+#include <vector>
 
 namespace neotier::engine {
 namespace {
@@ -67,6 +72,90 @@ TEST(ObjectIndex, ChurnAgainstAMap) {
     }
     ASSERT_EQ(index.size(), model.size());
   }
+}
+
+TEST(ObjectIndex, WhoLooksWaitsForTheEndOfAChange) {
+  ObjectIndex index(10, 1);
+  const Handle handle = *index.add(key_of(1));
+  index[handle].set_tiers(1, kNoTier);
+  const uint64_t before = index.changes();
+  std::atomic<bool> answered{false};
+  std::thread looks;
+  {
+    const ObjectIndex::Change change(index);
+    index[handle].set_tiers(kNoTier, kNoTier);
+    looks = std::thread([&] {
+      EXPECT_EQ(index.copies(key_of(1)), (std::array<TierId, 2>{2, 3}));
+      answered = true;
+    });
+    { const ObjectIndex::Change within(index); }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(answered);
+    index[handle].set_tiers(2, 3);
+  }
+  looks.join();
+  EXPECT_EQ(index.changes(), before + 1);
+}
+
+TEST(ObjectIndex, WhatIsAddedOrErasedIsAChange) {
+  ObjectIndex index(10, 1);
+  EXPECT_EQ(index.copies(key_of(1)), (std::array<TierId, 2>{kNoTier, kNoTier}));
+  const Handle handle = *index.add(key_of(1));
+  EXPECT_EQ(index.changes(), 1u);
+  index.erase(handle);
+  EXPECT_EQ(index.changes(), 2u);
+}
+
+// A full table, so that each erasure shifts others; one thread changes it, others look.
+TEST(ObjectIndex, WhoLooksSeesNothingHalfDone) {
+  constexpr uint64_t kFixed = 300, kMoved = 300, kComing = 400;
+  ObjectIndex index(kFixed + kMoved + kComing, 1);
+  const auto add = [&](uint64_t n) {
+    const Result<Handle> handle = index.add(key_of(n));
+    index[*handle].set_tiers(1, n < kFixed ? 2 : kNoTier);
+    return *handle;
+  };
+  std::vector<Handle> moved;
+  for (uint64_t n = 0; n < kFixed; n++) add(n);
+  for (uint64_t n = 0; n < kMoved; n++) moved.push_back(add(kFixed + n));
+
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> looks{0}, wrong{0};
+  const auto look = [&](uint64_t seed) {
+    std::mt19937_64 random(seed);
+    while (!done) {
+      const uint64_t n = random() % (kFixed + kMoved + 2 * kComing);
+      const auto [first, second] = index.copies(key_of(n));
+      bool right = first == 1 || first == kNoTier;
+      if (n < kFixed)
+        right = first == 1 && second == 2;
+      else if (n < kFixed + kMoved)
+        right = first == 1 || first == 3;
+      else if (n >= kFixed + kMoved + kComing)
+        right = first == kNoTier;
+      wrong += !right;
+      looks++;
+    }
+  };
+  std::thread one(look, 1), other(look, 2);
+  std::mt19937_64 random(3);
+  for (uint64_t i = 0; (looks < 400000 || i < 400000) && wrong == 0; i++) {
+    const uint64_t n = kFixed + kMoved + random() % kComing;
+    if (const Handle there = index.find(key_of(n)); there != kNoHandle) {
+      index.erase(there);
+    } else {
+      add(n);
+    }
+    const ObjectIndex::Change change(index);
+    Record& record = index[moved[random() % kMoved]];
+    const TierId to = record.tier(0) == 1 ? 3 : 1;
+    record.set_tiers(kNoTier, kNoTier);
+    record.set_tiers(to, kNoTier);
+  }
+  done = true;
+  one.join();
+  other.join();
+  EXPECT_EQ(wrong, 0u) << "of " << looks;
 }
 
 TEST(ObjectIndex, SizePerObject) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <thread>
+#include <vector>
 
 namespace neotier::engine {
 namespace {
@@ -161,6 +163,24 @@ TEST(Histogram, CountsByPowersOfTwo) {
   h.add(Histogram::end_ns(Histogram::kBuckets - 2) + 1);
   EXPECT_EQ(h.in(Histogram::kBuckets - 1), 2u);
   EXPECT_EQ(h.quantile_ns(1), Histogram::end_ns(Histogram::kBuckets - 1));
+}
+
+TEST(Histogram, ManyThreadsAddToASharedOne) {
+  SharedHistogram shared;
+  Histogram alone;
+  std::vector<std::thread> threads;
+  // More than it has parts.
+  for (uint64_t t = 0; t < 40; t++) {
+    threads.emplace_back([&shared, t] {
+      for (uint64_t i = 0; i < 500; i++) shared.add(t * 1000000 + i);
+    });
+    for (uint64_t i = 0; i < 500; i++) alone.add(t * 1000000 + i);
+  }
+  for (std::thread& thread : threads) thread.join();
+  const Histogram all = shared.read();
+  EXPECT_EQ(all.count(), alone.count());
+  EXPECT_EQ(all.sum_ns(), alone.sum_ns());
+  for (size_t i = 0; i < Histogram::kBuckets; i++) EXPECT_EQ(all.in(i), alone.in(i)) << i;
 }
 
 TEST(Histogram, QuantilesAreExactToTheirBucket) {

@@ -243,6 +243,7 @@ void Mover::drop_place(Handle handle, neotier_remove_reason reason) {
 }
 
 void Mover::put_in_place(Handle handle, const Version& version, TierId to, Extent extent) {
+  const ObjectIndex::Change change(catalogue_.index());
   drop_all(handle, NEOTIER_REMOVED);
   Record& record = catalogue_[handle];
   record.bytes = version.bytes;
@@ -510,6 +511,7 @@ Status Mover::publish(Job& job) {
     counters_.pinned_moves++;
     return in_the_way("the object was pinned while it moved");
   }
+  const ObjectIndex::Change change(catalogue_.index());
   if (!job.keep_source)
     drop_copy(job.handle, job.from, job.reason == Reason::kDemotion ? NEOTIER_EVICTED : NEOTIER_REMOVED);
   // A record has room for two copies: the one that was not read from makes way.

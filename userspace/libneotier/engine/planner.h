@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -35,8 +36,8 @@ struct Knobs {
   uint32_t failures = 8;           // transfers in a row that a tier may fail before it is taken out of service
 };
 
-// Which tiers may be used now.
-using Usable = std::array<bool, kMaxTiers>;
+// Which tiers may be used now. Written under the engine's lock.
+using Usable = std::array<std::atomic<bool>, kMaxTiers>;
 
 struct Planned {
   Handle object = kNoHandle;

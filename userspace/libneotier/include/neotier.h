@@ -148,7 +148,7 @@ NEOTIER_API int neotier_get(neotier_engine *engine, const struct neotier_object_
 NEOTIER_API neotier_ticket *neotier_get_async(neotier_engine *engine, const struct neotier_object_key *key, uint64_t offset,
 					      void *into, uint64_t bytes);
 NEOTIER_API int neotier_lookup(neotier_engine *engine, const struct neotier_object_key *key, struct neotier_object_info *info);
-/* How many of the first keys are there. */
+/* How many of the first keys are there. Takes no lock: threads that ask do not hold each other up. */
 NEOTIER_API size_t neotier_lookup_prefix(neotier_engine *engine, const struct neotier_object_key *keys, size_t nr);
 NEOTIER_API int neotier_remove(neotier_engine *engine, const struct neotier_object_key *key);
 NEOTIER_API int neotier_touch(neotier_engine *engine, const struct neotier_object_key *key);
