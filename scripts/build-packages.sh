@@ -8,7 +8,7 @@ build_packages=(
   g++ cmake ninja-build make pkg-config dpkg-dev file
   libcli11-dev libfmt-dev nlohmann-json3-dev libzstd-dev liblemon-dev # liblemon: the min-cost flows of the oracles, header only
   liburing-dev libxxhash-dev libnuma-dev libssl-dev # the engine's tiers and keys
-  libtomlplusplus-dev libcpp-httplib-dev libncurses-dev # neotierd's configuration and metrics, `neotier top`
+  libtomlplusplus-dev libcpp-httplib-dev libspdlog-dev libncurses-dev # neotierd's configuration, metrics and log, `neotier top`
 )
 
 # installed PACKAGE

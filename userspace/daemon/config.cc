@@ -362,6 +362,13 @@ void read_metrics(Table metrics, Config& config) {
   metrics.finish();
 }
 
+void read_log(Table log, Config& config) {
+  std::string level;
+  log.word("level", level, log_levels());
+  if (!level.empty()) config.log = log_level(level);
+  log.finish();
+}
+
 void read_kernel(const toml::table& table, const std::string& folder, Config& config, Errors& errors) {
   const std::string name = folder.empty() ? "[kernel]" : fmt::format("[kernel.{}]", folder);
   for (const auto& [key, node] : table) {
@@ -420,9 +427,10 @@ Config read(const toml::table& file, Errors& errors) {
   read_socket(Table(table("socket"), "[socket]", errors), config, errors);
   read_client(Table(table("client"), "[client]", errors), config);
   read_metrics(Table(table("metrics"), "[metrics]", errors), config);
+  read_log(Table(table("log"), "[log]", errors), config);
   read_kernel(table("kernel"), "", config, errors);
   Table top(file, "", errors);
-  for (const char* key : {"tier", "engine", "socket", "client", "metrics", "kernel"}) (void)top.take(key);
+  for (const char* key : {"tier", "engine", "socket", "client", "metrics", "log", "kernel"}) (void)top.take(key);
   top.finish();
   return config;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/limits.h"
+#include "daemon/log.h"
 #include "engine/engine.h"
 
 namespace neotier::daemon {
@@ -28,6 +29,8 @@ struct Config {
 
   std::string metrics_host;   // empty: no metrics
   uint16_t metrics_port = 0;  // 0: any that is free
+
+  LogLevel log = LogLevel::kInfo;
 
   std::string kernel_sysfs;
   std::vector<std::pair<std::string, std::string>> kernel;  // knob, value

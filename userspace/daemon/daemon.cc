@@ -12,13 +12,21 @@
 
 namespace neotier::daemon {
 
-Daemon::Daemon(Config config, std::function<void(const std::string&)> log)
+Daemon::Daemon(Config config, Log& log)
     : config_(std::move(config)),
-      log_(std::move(log)),
+      log_(log),
       module_(config_.kernel_sysfs),
       listener_(config_.socket_path, config_.socket_mode, config_.socket_group),
-      engine_(config_.engine, engine::make_tiers(config_.tiers, log_)) {
-  Service service{engine_, counters_, clock_, [this] { return status(); },
+      engine_(
+          config_.engine,
+          engine::make_tiers(config_.tiers, [&log](const std::string& line) { log.say(LogLevel::kWarning, line); })),
+      in_service_(engine_.in_service()) {
+  log_.set_level(config_.log);
+  Service service{engine_,
+                  counters_,
+                  clock_,
+                  log_,
+                  [this] { return status(); },
                   [this](uint32_t format) { return format == NEOTIER_JSON ? status() : metrics(); }};
   server_ = std::make_unique<Server>(std::move(service), clients_, config_.limits, config_.workers, listener_.fd());
   started_ns_ = clock_.now_ns();
@@ -31,15 +39,16 @@ Daemon::Daemon(Config config, std::function<void(const std::string&)> log)
 void Daemon::apply_kernel() {
   if (config_.kernel.empty()) return;
   if (!module_.present()) {
-    log_(fmt::format("[kernel]: neotier.ko is not loaded ({} is not there); its knobs stay as they are",
-                     module_.root().string()));
+    log_.say(LogLevel::kWarning,
+             fmt::format("[kernel]: neotier.ko is not loaded ({} is not there); its knobs stay as they are",
+                         module_.root().string()));
     return;
   }
   for (const auto& [knob, value] : config_.kernel) {
     try {
       module_.set(knob, value);
     } catch (const std::runtime_error& error) {
-      log_(fmt::format("[kernel]: {}", error.what()));
+      log_.say(LogLevel::kError, fmt::format("[kernel]: {}", error.what()));
     }
   }
 }
@@ -52,25 +61,39 @@ void Daemon::run() {
   }
   server_->run(drain_s * 1000000000);
   if (const engine::Status status = engine_.flush(); !status)
-    log_(fmt::format("what was written last may not survive: {}", status.what()));
+    log_.say(LogLevel::kError, fmt::format("what was written last may not survive: {}", status.what()));
 }
 
 void Daemon::reload(Config config) {
   std::lock_guard lock(mutex_);
-  for (const std::string& line : keep_fixed(config_, config)) log_(line);
+  for (const std::string& line : keep_fixed(config_, config)) log_.say(LogLevel::kWarning, line);
   if (config.socket_mode != config_.socket_mode || config.socket_group != config_.socket_group) {
     try {
       listener_.set_permissions(config.socket_mode, config.socket_group);
     } catch (const std::runtime_error& error) {
-      log_(error.what());
+      log_.say(LogLevel::kError, error.what());
       config.socket_mode = config_.socket_mode;
       config.socket_group = config_.socket_group;
     }
   }
   config_ = std::move(config);
+  log_.set_level(config_.log);
   server_->set_limits(config_.limits);
   apply_kernel();
   counters_.reloads++;
+}
+
+void Daemon::watch_tiers() {
+  const std::vector<bool> now = engine_.in_service();
+  for (size_t i = 0; i < now.size(); i++) {
+    if (now[i] == in_service_[i]) continue;
+    const std::string name = engine_.tier_name(i);
+    log_.event(now[i] ? LogLevel::kInfo : LogLevel::kError, LogEvent::kTier, clock_.now_ns(), [&] {
+      return now[i] ? fmt::format("tier {} is in service again", name)
+                    : fmt::format("tier {} is out of service; what it has is missing until it is back", name);
+    });
+  }
+  in_service_ = now;
 }
 
 uint64_t Daemon::pulse() {

@@ -18,8 +18,9 @@ namespace neotier::daemon {
 
 class Daemon {
  public:
-  // Opens all of it; clients can connect when it returns. `log` gets lines. Throws std::runtime_error with one line.
-  Daemon(Config config, std::function<void(const std::string&)> log);
+  // Opens all of it; clients can connect when it returns. `log`, not owned, has the level that `config` says from then
+  // on. Throws std::runtime_error with one line.
+  Daemon(Config config, Log& log);
   // Until stop().
   void run();
   void stop() { server_->stop(); }
@@ -28,6 +29,8 @@ class Daemon {
   void reload_failed() { counters_.failed_reloads++; }
   // Makes the loop turn, and says how often it has.
   uint64_t pulse();
+  // Says which tiers went out of service, or came back, since the last time.
+  void watch_tiers();
   // "127.0.0.1:9464"; empty: no metrics.
   std::string metrics_address() const;
   std::string status() const;
@@ -39,7 +42,7 @@ class Daemon {
 
   mutable std::mutex mutex_;  // config_
   Config config_;
-  std::function<void(const std::string&)> log_;
+  Log& log_;
   kernel::Module module_;
   engine::SteadyClock clock_;
   uint64_t started_ns_ = 0;
@@ -48,6 +51,7 @@ class Daemon {
   Listener listener_;
   engine::Engine engine_;
   std::unique_ptr<Server> server_;
+  std::vector<bool> in_service_;       // of the tiers, as last said
   std::unique_ptr<MetricsHttp> http_;  // last: it asks the others
 };
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "cli/words.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "daemon/log.h"
 #include "daemon/notify.h"
 #include "neotier/standard_output.h"
 
@@ -26,11 +28,14 @@ namespace {
 using neotier::daemon::Config;
 using neotier::daemon::ConfigError;
 using neotier::daemon::Daemon;
+using neotier::daemon::LogLevel;
 
-void say(const std::string& line) {
-  fmt::print(stderr, "neotierd: {}\n", line);
-  std::fflush(stderr);
+neotier::daemon::Log& log() {
+  static neotier::daemon::Log log(neotier::daemon::stderr_is_journal());
+  return log;
 }
+
+void say(LogLevel level, const std::string& line) { log().say(level, line); }
 
 // One line each, with the file's name in front already.
 int refuse(const ConfigError& error) {
@@ -42,14 +47,14 @@ void reload(Daemon& daemon, const std::string& file) {
   neotier::daemon::notify_manager("RELOADING=1\n");
   try {
     daemon.reload(neotier::daemon::load_config(file));
-    say(fmt::format("{}: in force", file));
+    say(LogLevel::kInfo, fmt::format("{}: in force", file));
   } catch (const ConfigError& error) {
     (void)refuse(error);
     daemon.reload_failed();
-    say("the configuration from before stays in force");
+    say(LogLevel::kError, "the configuration from before stays in force");
   } catch (const std::exception& error) {
     daemon.reload_failed();
-    say(fmt::format("the configuration from before stays in force: {}", error.what()));
+    say(LogLevel::kError, fmt::format("the configuration from before stays in force: {}", error.what()));
   }
   neotier::daemon::notify_manager("READY=1\n");
 }
@@ -67,17 +72,17 @@ int serve(const std::string& file) {
     setrlimit(RLIMIT_NOFILE, &files);
   }
   const Config config = neotier::daemon::load_config(file);
-  Daemon daemon(config, say);
+  Daemon daemon(config, log());
   if (const std::string address = daemon.metrics_address(); !address.empty())
-    say(fmt::format("metrics on http://{}/metrics", address));
-  say(fmt::format("ready on {}", config.socket_path));
+    say(LogLevel::kInfo, fmt::format("metrics on http://{}/metrics", address));
+  say(LogLevel::kInfo, fmt::format("ready on {}", config.socket_path));
   neotier::daemon::notify_manager(fmt::format("READY=1\nSTATUS=serving {}\n", config.socket_path));
 
   std::thread loop([&] {
     try {
       daemon.run();
     } catch (const std::exception& error) {
-      say(error.what());
+      say(LogLevel::kError, error.what());
     }
     // Wakes the loop below, whatever ended this one.
     kill(getpid(), SIGTERM);
@@ -86,9 +91,11 @@ int serve(const std::string& file) {
   uint64_t beats = 0;
   for (bool stopping = false;;) {
     pollfd one{fd, POLLIN, 0};
-    (void)poll(&one, 1, watchdog_ms ? static_cast<int>(watchdog_ms) : -1);
+    constexpr uint64_t kWatchTiersMs = 1000;
+    (void)poll(&one, 1, static_cast<int>(watchdog_ms ? std::min(watchdog_ms, kWatchTiersMs) : kWatchTiersMs));
+    daemon.watch_tiers();
     // The manager hears of us only when the loop has turned since it was last poked.
-    if (const uint64_t now = daemon.pulse(); watchdog_ms && now != beats) {
+    if (const uint64_t now = watchdog_ms ? daemon.pulse() : beats; now != beats) {
       neotier::daemon::notify_manager("WATCHDOG=1\n");
       beats = now;
     }
@@ -100,7 +107,7 @@ int serve(const std::string& file) {
       break;  // from the thread above
     } else {
       stopping = true;
-      say("stopping: what is under way is answered first");
+      say(LogLevel::kInfo, "stopping: what is under way is answered first");
       neotier::daemon::notify_manager("STOPPING=1\n");
       daemon.stop();
     }
@@ -143,7 +150,7 @@ int run(int argc, char** argv) {
   } catch (const ConfigError& error) {
     return refuse(error);
   } catch (const std::exception& error) {
-    say(error.what());
+    fmt::print(stderr, "neotierd: {}\n", error.what());
     return 1;
   }
 }

@@ -261,12 +261,13 @@ TEST(OutOfMemoryDaemon, TheServerLivesOn) {
   tiers[0].tier = std::make_unique<engine::MemoryTier>(memory);
   Engine engine(config(), std::move(tiers));
   daemon::DaemonCounters counters;
+  daemon::Log log(false, [](const std::string&) {});
   daemon::Clients clients;
   daemon::Listener listener(path, 0600, "");
   daemon::Limits limits;
-  daemon::Server server(
-      {engine, counters, clock, [] { return std::string(2000, 'x'); }, [](uint32_t) { return std::string(2000, 'y'); }},
-      clients, limits, 2, listener.fd());
+  daemon::Server server({engine, counters, clock, log, [] { return std::string(2000, 'x'); },
+                         [](uint32_t) { return std::string(2000, 'y'); }},
+                        clients, limits, 2, listener.fd());
   listener.open();
   std::thread loop([&] { server.run(0); });
 

@@ -161,7 +161,8 @@ void Server::give_turn(uint64_t id, Turn turn) {
   } catch (const std::bad_alloc&) {
     service_.counters.request_errors++;
     const auto still = connections_.find(id);
-    if (still != connections_.end() && !still->second->with_worker()) close_connection(*still->second);
+    if (still == connections_.end() || still->second->with_worker()) return;
+    cut_off(*still->second, LogLevel::kError, LogEvent::kNoMemory, "there is no memory for its request");
   }
 }
 
@@ -178,6 +179,9 @@ void Server::accept_clients(uint64_t now_ns) {
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         // Who waits stays in the queue; without a pause the loop would spin on them.
+        service_.log.event(LogLevel::kError, LogEvent::kNoFiles, now_ns, [error = errno] {
+          return fmt::format("who connects has to wait: {}", std::strerror(error));
+        });
         epoll_ctl(epoll_, EPOLL_CTL_DEL, listening_, nullptr);
         accepting_ = false;
         accept_again_ns_ = now_ns + kSecond;
@@ -189,6 +193,8 @@ void Server::accept_clients(uint64_t now_ns) {
     } catch (const std::bad_alloc&) {
       service_.counters.refused_connections++;
       close(fd);
+      service_.log.event(LogLevel::kError, LogEvent::kNoMemory, now_ns,
+                         [] { return std::string("no memory for a client that connects"); });
     }
   }
 }
@@ -228,12 +234,16 @@ void Server::accept_client(int fd, uint64_t now_ns) {
     return turn_away(fd, "neotierd can watch no further connection (fs.epoll.max_user_watches); try again later");
   }
   service_.counters.connections++;
+  service_.log.event(LogLevel::kDebug, LogEvent::kClient, now_ns,
+                     [&] { return fmt::format("{} connected", name_of(kept)); });
   watch(kept, EPOLLIN);
   set_deadline(kept, now_ns, now.message_timeout_s);
 }
 
 void Server::turn_away(int fd, const std::string& why) {
   service_.counters.refused_connections++;
+  service_.log.event(LogLevel::kWarning, LogEvent::kTurnedAway, service_.clock.now_ns(),
+                     [&] { return fmt::format("a client was turned away: {}", why); });
   Buffer reply;
   Session::refuse({0, static_cast<uint16_t>(Operation::kHello), 0, 0}, NEOTIER_EBUSY, why, reply);
   (void)!::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -263,10 +273,7 @@ void Server::keep_deadline(Connection& c) {
 void Server::ready(Connection& c, uint32_t events, uint64_t now_ns) {
   const bool broken = events & (EPOLLERR | EPOLLHUP);
   // Before a worker has it, which keeps no time.
-  if (c.deadline_ns <= now_ns) {
-    service_.counters.timeouts++;
-    return close_connection(c);
-  }
+  if (c.deadline_ns <= now_ns) return time_out(c);
   switch (c.phase) {
     case Phase::kHeader:
       return receive(c, now_ns);
@@ -408,6 +415,8 @@ bool Server::header_is_there(Connection& c, uint64_t now_ns) {
 
 void Server::protocol_error(Connection& c, const std::string& what, uint64_t now_ns) {
   service_.counters.protocol_errors++;
+  service_.log.event(LogLevel::kWarning, LogEvent::kCutOff, now_ns,
+                     [&] { return fmt::format("{} is cut off: {}", name_of(c), what); });
   Session::refuse(c.header, NEOTIER_EINVALID, what, c.reply);
   c.outcome.hang_up = true;
   answer(c, now_ns);
@@ -644,11 +653,30 @@ void Server::check_deadlines(uint64_t now_ns) {
   for (const uint64_t id : ids_) {
     const auto late = connections_.find(id);
     if (late == connections_.end()) continue;
-    service_.counters.timeouts++;
-    close_connection(*late->second);
+    time_out(*late->second);
   }
   next_deadline_ns_ = UINT64_MAX;
   for (const auto& [id, c] : connections_) next_deadline_ns_ = std::min(next_deadline_ns_, c->deadline_ns);
+}
+
+std::string Server::name_of(const Connection& c) {
+  const ClientStatus of = c.client->status();
+  return fmt::format("client {} ({}process {}, user {})", of.id, of.name.empty() ? "" : fmt::format("'{}', ", of.name),
+                     of.peer.pid, of.peer.uid);
+}
+
+void Server::cut_off(Connection& c, LogLevel level, LogEvent event, const char* why) {
+  service_.log.event(level, event, service_.clock.now_ns(),
+                     [&] { return fmt::format("{} is cut off: {}", name_of(c), why); });
+  close_connection(c);
+}
+
+void Server::time_out(Connection& c) {
+  service_.counters.timeouts++;
+  // Between two requests nobody is late; that is how long one may idle.
+  const bool idle = c.phase == Phase::kHeader && c.have == 0 && c.session->greeted();
+  cut_off(c, idle ? LogLevel::kInfo : LogLevel::kWarning, LogEvent::kTimeout,
+          idle ? "it idled longer than [socket].idle_timeout_s" : "it stopped in the middle of a request or reply");
 }
 
 void Server::close_connection(Connection& c) {

@@ -131,6 +131,9 @@ class Server {
   void set_deadline(Connection& c, uint64_t now_ns, uint64_t seconds);
   void check_deadlines(uint64_t now_ns);
   void close_connection(Connection& c);
+  static std::string name_of(const Connection& c);
+  void cut_off(Connection& c, LogLevel level, LogEvent event, const char* why);
+  void time_out(Connection& c);
   void drain(uint64_t now_ns);
   int wait_ms(uint64_t now_ns) const;
   Limits limits() const;

@@ -8,7 +8,10 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <random>
+#include <regex>
+#include <string>
 #include <thread>
 
 #include "daemon/listener.h"
@@ -41,6 +44,12 @@ struct Rig {
   engine::FakeClock clock;
   engine::Engine engine;
   DaemonCounters counters;
+  std::mutex said_mutex;
+  std::string said;
+  Log log{false, [this](const std::string& line) {
+            std::lock_guard lock(said_mutex);
+            said += line;
+          }};
   Clients clients;
   Listener listener{path, 0600, ""};
   Server server;
@@ -58,7 +67,7 @@ struct Rig {
   static std::vector<engine::TierSetup> two_tiers() { return engine::make_tiers("near/dram=8M,far/dram=16M"); }
   Rig(Limits limits, uint64_t drain_s, const engine::EngineConfig& engine_config, std::vector<engine::TierSetup> tiers)
       : engine(engine_config, std::move(tiers)),
-        server({engine, counters, clock, [] { return std::string("{}"); },
+        server({engine, counters, clock, log, [] { return std::string("{}"); },
                 [](uint32_t format) { return std::string(format ? "{}" : "text"); }},
                clients, limits, 2, listener.fd()) {
     listener.open();
@@ -86,6 +95,17 @@ struct Rig {
     neotier_client* client = neotier_client_connect(path.c_str(), nullptr);
     EXPECT_NE(client, nullptr) << neotier_error();
     return client;
+  }
+  // Whether such a line was said, each '#' of it standing for digits.
+  ::testing::AssertionResult says(const std::string& line) {
+    const std::string pattern = std::regex_replace(line, std::regex("#"), "[0-9]+");
+    std::string text;
+    const bool found = soon([&] {
+      std::lock_guard lock(said_mutex);
+      text = said;
+      return std::regex_search(text, std::regex(pattern));
+    });
+    return found ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << "said: " << text;
   }
   uint64_t pins() { return engine.status().pins; }
   bool sessions(uint64_t wanted) {
@@ -277,6 +297,7 @@ TEST(Server, LengthsAreCheckedBeforeAnythingIsTaken) {
     EXPECT_TRUE(raw.cut_off());
   }
   EXPECT_EQ(rig.counters.protocol_errors, 1u);
+  EXPECT_TRUE(rig.says("neotierd: warning: client # .*process #, user #. is cut off: "));
   RawClient raw(rig.path);
   ASSERT_EQ(raw.hello().code, 0);
   raw.request(Operation::kGet, get_body(make_key(1), uint64_t{1} << 60));
@@ -325,6 +346,7 @@ TEST(Server, LimitsOfAClient) {
   EXPECT_EQ(neotier_client_connect(rig.path.c_str(), nullptr), nullptr) << "a third";
   EXPECT_NE(std::string(neotier_error()).find("max_clients"), std::string::npos);
   EXPECT_EQ(rig.counters.refused_connections, 1u);
+  EXPECT_TRUE(rig.says("neotierd: warning: a client was turned away: # clients are connected already"));
   EXPECT_EQ(rig.counters.limited_requests, 3u);
 }
 
@@ -517,6 +539,7 @@ TEST(Server, WhoStopsInTheMiddleIsCutOff) {
   EXPECT_TRUE(header.cut_off());
   EXPECT_TRUE(body.cut_off());
   EXPECT_EQ(rig.counters.timeouts, 3u);
+  EXPECT_TRUE(rig.says("neotierd: warning: client # .* is cut off: it stopped in the middle of a request or reply"));
   EXPECT_EQ(rig.server.in_flight_bytes(), 0u);
   EXPECT_EQ(neotier_client_ping(patient), 0) << "it was idle, which is no fault";
 }
@@ -553,6 +576,7 @@ TEST(Server, IdleClientsAreCutOffWhereAsked) {
   rig.advance_s(21);
   EXPECT_TRUE(idle.cut_off());
   EXPECT_EQ(neotier_client_ping(busy), 0);
+  EXPECT_TRUE(rig.says("neotierd: client # .* is cut off: it idled longer than"));
 }
 
 TEST(Server, RoomForWhatIsUnderWayIsGivenInTurn) {

@@ -13,6 +13,7 @@
 #include "daemon/clients.h"
 #include "daemon/held_pins.h"
 #include "daemon/limits.h"
+#include "daemon/log.h"
 #include "engine/engine.h"
 
 namespace neotier::daemon {
@@ -55,6 +56,7 @@ struct Service {
   engine::Engine& engine;
   DaemonCounters& counters;
   const engine::Clock& clock;
+  Log& log;
   std::function<std::string()> status;                  // JSON
   std::function<std::string(uint32_t format)> metrics;  // enum neotier_metrics_format
 };

@@ -245,6 +245,11 @@ class Engine {
   // it back meanwhile.
   Status set_in_service(const std::string& tier, bool in_service);
 
+  // Which tiers are in service, and their names; without the lock.
+  std::vector<bool> in_service() const {
+    return std::vector<bool>(usable_.begin(), usable_.begin() + catalogue_.tiers());
+  }
+  const std::string& tier_name(size_t tier) const { return catalogue_.info(static_cast<TierId>(tier)).name; }
   EngineStatus status() const;
   bool keeps_events() const { return config_.events > 0; }
   // Appends up to `max` events that the reader has not seen, oldest first. Returns how many came before them and are
