@@ -180,6 +180,14 @@ std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, cons
     });
     double done = static_cast<double>(next - active.size());
     for (size_t i : active) {
+      for (const std::string& command : runs[i]->missing_commands()) {
+        progress.clear();
+        fmt::print(stderr,
+                   "neotier: {}: the program's shell finds no '{}'{}; if the program waits for it: Ctrl-C ends this\n",
+                   activity(jobs[i]), command,
+                   jobs[i].kind == Run::Kind::kRehearsal ? " on this machine, so install it"
+                                                         : " in the guest; --with takes programs along");
+      }
       const uint64_t instructions = runs[i]->instructions();
       const bool in_parts = estimate.known() && instructions != 0;
       if (in_parts) done += estimate.share(instructions);

@@ -177,6 +177,15 @@ TEST(Policy, SettingsFollowTheDramThatTheProgramCanHave) {
   EXPECT_EQ(value("none", "reserve_pages"), "not set");
 }
 
+TEST(ShellLine, CommandsThatAreNotThere) {
+  const std::vector<std::string> none;
+  EXPECT_EQ(commands_not_found("/bin/sh: 1: redis-cli: not found\r\n"), std::vector<std::string>{"redis-cli"});
+  EXPECT_EQ(commands_not_found("x\nsh: line 12: a: command not found\nsh: 3: b: not found"),
+            (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(commands_not_found("curl: 1: page: not found\nkey redis-cli: not found\n"), none);
+  EXPECT_EQ(commands_not_found("sh: 1: " + std::string(100000, 'a') + ": not found\n"), none);
+}
+
 TEST(ShellLine, IsOneArgumentWithASpecialCharacter) {
   EXPECT_TRUE(is_shell_line({"sleep 1; echo x"}));
   EXPECT_TRUE(is_shell_line({"cat<file"}));

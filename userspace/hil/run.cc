@@ -14,6 +14,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -250,6 +251,19 @@ std::string last_words(const std::string& console) {
 
 }  // namespace
 
+std::vector<std::string> commands_not_found(const std::string& said) {
+  // dash: "/bin/sh: 1: NAME: not found"; bash: "sh: line 1: NAME: command not found".
+  static const std::regex kComplaint("^\\S*sh: (?:line )?[0-9]+: ([^:\\s]+): (?:command )?not found$");
+  std::vector<std::string> commands;
+  std::istringstream lines(said);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    std::smatch found;
+    if (line.size() < 300 && std::regex_match(line, found, kComplaint)) commands.push_back(found[1]);
+  }
+  return commands;
+}
+
 bool is_shell_line(const std::vector<std::string>& program) {
   return program.size() == 1 && program.front().find_first_of(" \t;|&<>()$`") != std::string::npos &&
          !fs::exists(program.front());
@@ -439,6 +453,22 @@ std::string Run::progress() const {
     default:
       return "done";
   }
+}
+
+std::vector<std::string> Run::missing_commands() {
+  // What a shell says of it comes early, if at all.
+  constexpr size_t kMost = 64 << 10;
+  std::vector<std::string> fresh;
+  for (const char* name : {kError, kOutput}) {
+    std::error_code none;
+    const uint64_t size = fs::file_size(directory_ / name, none);
+    if (none || size > kMost || size == complaints_read_[name]) continue;
+    complaints_read_[name] = size;
+    for (std::string& command : commands_not_found(read_text(directory_ / name))) {
+      if (missing_.insert(command).second) fresh.push_back(std::move(command));
+    }
+  }
+  return fresh;
 }
 
 uint64_t Run::instructions() const {

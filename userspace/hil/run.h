@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -97,6 +98,8 @@ DeviceState profiler_state(const RunOptions& options);
 // Whether PROGRAM is a line for the guest's shell: a single argument that has a space or a shell's special character in
 // it and is no file's name.
 bool is_shell_line(const std::vector<std::string>& program);
+// Those that a shell complained of: "sh: 1: NAME: not found".
+std::vector<std::string> commands_not_found(const std::string& said);
 
 // What a rehearsal of a program tells.
 struct Rehearsal {
@@ -160,6 +163,8 @@ class Run {
   bool poll();
   // For people: what it is doing now, one line.
   std::string progress() const;
+  // Commands that a shell has said are not there, each once.
+  std::vector<std::string> missing_commands();
   // Instructions of the region of interest that have run.
   uint64_t instructions() const;
   // Valid once poll() has said true.
@@ -184,6 +189,8 @@ class Run {
   std::optional<Child> qemu_;
   uint64_t started_ns_ = 0;
   bool timed_out_ = false;
+  std::map<std::string, uint64_t> complaints_read_;  // bytes, by file
+  std::set<std::string> missing_;
   bool ended_ = false;
 };
 
