@@ -253,7 +253,7 @@ std::string last_words(const std::string& console) {
 
 std::vector<std::string> commands_not_found(const std::string& said) {
   // dash: "/bin/sh: 1: NAME: not found"; bash: "sh: line 1: NAME: command not found".
-  static const std::regex kComplaint("^\\S*sh: (?:line )?[0-9]+: ([^:\\s]+): (?:command )?not found$");
+  static const std::regex kComplaint("^\\S*sh: (?:line )?[0-9]+: ([-+@./\\w]+): (?:command )?not found$");
   std::vector<std::string> commands;
   std::istringstream lines(said);
   for (std::string line; std::getline(lines, line);) {

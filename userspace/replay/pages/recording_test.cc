@@ -236,6 +236,15 @@ TEST(Recording, WhatIsNoneIsOneLine) {
   RecordingFile nobodys;
   nobodys.put(trace::owner_of(5, 77));
   EXPECT_THAT(refused(nobodys), HasSubstr("has an owner of no page"));
+
+  // A page's number decides how much memory the reader takes.
+  RecordingFile nowhere;
+  nowhere.state(trace::Record::kFree, uint64_t{1} << 28);
+  EXPECT_THAT(refused(nowhere), HasSubstr("has pages of no address"));
+
+  RecordingFile overlapping;
+  overlapping.put(trace::header_of(Field::kMlp, 65536));
+  EXPECT_THAT(refused(overlapping), HasSubstr("has a header field out of range"));
 }
 
 // A header decides how much memory a replay takes.

@@ -33,6 +33,16 @@ Result run(const Recording& recording, const std::string& policy, const std::str
   return replay(recording, job);
 }
 
+TEST(Divisor, IsDivision) {
+  for (const uint64_t divisor : {1u, 2u, 3u, 4u, 7u, 12u, 1000u, 65535u}) {
+    const Divisor by(divisor);
+    for (uint64_t n = 1; n < uint64_t{1} << 47; n = n * 3 + 1) {
+      for (const uint64_t dividend : {n, n / divisor * divisor, n / divisor * divisor - (n >= divisor)})
+        ASSERT_EQ(by.divide(dividend), dividend / divisor) << dividend << " / " << divisor;
+    }
+  }
+}
+
 TEST(Replay, TimeOfEachFillByHand) {
   RecordingFile file;
   file.line(0x1000);
