@@ -434,7 +434,6 @@ void Model::burst(std::span<const uint64_t> requests) {
       prefetch(served[clocks[i + kAhead]]);
     }
     now_ = begin + clocks[i];
-    publish_until(now_);
     track(served[clocks[i]]);
   }
   publish_until(end - 1);
