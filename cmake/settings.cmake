@@ -41,10 +41,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   target_compile_options(neotier_warnings INTERFACE -Werror)
 endif()
 
-# The GPU tier, where nvcc is; elsewhere its stand-in. NVIDIA's installer puts it on no path.
+# The GPU tier, where nvcc is; elsewhere its stand-in. NVIDIA's installer puts it on no path, scripts/bootstrap below build/.
 include(CheckLanguage)
-if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
-  set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+find_program(NEOTIER_NVCC nvcc PATHS /usr/local/cuda/bin ${NEOTIER_ROOT}/build/cuda/bin)
+if(NOT CMAKE_CUDA_COMPILER AND NEOTIER_NVCC)
+  set(CMAKE_CUDA_COMPILER ${NEOTIER_NVCC})
 endif()
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   # H100 and H200 as machine code, older and newer ones by what the driver makes of the PTX.
@@ -54,6 +55,10 @@ check_language(CUDA)
 if(CMAKE_CUDA_COMPILER AND NOT NEOTIER_SANITIZE) # CUDA's run time is not instrumented
   enable_language(CUDA)
   set(NEOTIER_HAVE_NVCC ON)
+  # Not by FindCUDAToolkit: Debian 12's stops at CUDA 13, which has no nvToolsExt any more. The run time itself is linked, statically,
+  # wherever something compiled by nvcc is.
+  add_library(neotier_cudart INTERFACE)
+  target_include_directories(neotier_cudart SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 endif()
 
 # Without them what is installed is built, and no more.
