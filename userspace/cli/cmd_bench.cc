@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// neotier bench tiers, remote
+// neotier bench tiers, remote, gpu
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bench/gpu_bench.h"
 #include "bench/remote_bench.h"
 #include "bench/ssd_bench.h"
 #include "cli/commands.h"
@@ -196,6 +197,71 @@ void add_bench_remote(CLI::App& bench, int& status) {
   remote->callback([a, &status] { status = remote_command(*a); });
 }
 
+struct GpuArguments {
+  std::string json, size = "1G";
+  engine::GpuBenchOptions options;
+};
+
+int gpu_command(GpuArguments& a) {
+  OutputFile out("--json", a.json);
+  catch_interrupts();
+  a.options.bytes = parse_size(a.size);
+  if (a.options.bytes < a.options.pieces.back())
+    throw std::runtime_error(fmt::format("--size {}: at least {}", a.size, format_size(a.options.pieces.back())));
+  Progress progress;
+  a.options.progress = [&](const std::string& what) { progress.show(what); };
+  a.options.cancelled = interrupted;
+  std::vector<engine::GpuBenchSeries> all;
+  try {
+    all = engine::bench_gpu(a.options);
+  } catch (...) {
+    progress.clear();
+    throw;
+  }
+  progress.clear();
+  fmt::print("GPU {}: {} between its memory and the host's, in pieces in no order; {} rounds in turn, medians\n",
+             a.options.device, format_size(a.options.bytes), a.options.rounds);
+  fmt::print("{:<4} {:>10}  {:<7} {:>12} {:>9} {:>20}\n", "way", "piece", "method", "speed", "of whole",
+             "asking, a piece");
+  Json series = Json::array();
+  double whole = 0;
+  for (const auto& s : all) {
+    const uint64_t pieces = s.piece_bytes == 0 ? 1 : a.options.bytes / s.piece_bytes;
+    if (s.piece_bytes == 0) whole = s.median_rate();
+    fmt::print("{:<4} {:>10}  {:<7} {:>7.2f} GB/s {:>9.3f} {:>17.3f} us\n", s.way,
+               format_size(s.piece_bytes == 0 ? a.options.bytes : s.piece_bytes), s.method, s.median_rate() * 1e-9,
+               s.median_rate() / whole, s.median_cpu_s() * 1e6 / static_cast<double>(pieces));
+    series.push_back({{"way", s.way},
+                      {"piece_bytes", s.piece_bytes},
+                      {"method", s.method},
+                      {"bytes_per_s_median", s.median_rate()},
+                      {"of_whole", s.median_rate() / whole},
+                      {"bytes_per_s", s.bytes_per_s},
+                      {"asking_s", s.cpu_s}});
+  }
+  if (out)
+    out.finish(pretty(Json{
+        {"device", a.options.device}, {"bytes", a.options.bytes}, {"rounds", a.options.rounds}, {"series", series}}));
+  return 0;
+}
+
+void add_bench_gpu(CLI::App& bench, int& status) {
+  auto a = std::make_shared<GpuArguments>();
+  CLI::App* gpu = bench.add_subcommand("gpu", "Measure copies to and from a GPU's memory, by each method");
+  gpu->footer(
+      "examples:\n  neotier bench gpu\n  neotier bench gpu --device 1 --size 4G --json gpu.json\n"
+      "'whole' is one copy of the driver's, 'chosen' is what loading and saving of KV blocks uses.");
+  gpu->add_option("--device", a->options.device, "Number of the GPU")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1023));
+  gpu->add_option("--size", a->size, "What each measurement moves")->capture_default_str()->type_name("SIZE");
+  gpu->add_option("--rounds", a->options.rounds, "Rounds, of which the medians are taken")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  add_json(*gpu, a->json);
+  gpu->callback([a, &status] { status = gpu_command(*a); });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, int& status) {
@@ -231,6 +297,7 @@ void add_bench(CLI::App& app, int& status) {
       ->check(CLI::Range(1, 100000000));
   add_json(*tiers, a->json);
   add_bench_remote(*bench, status);
+  add_bench_gpu(*bench, status);
   add_bench_engine(*bench, status);
   add_bench_compute(*bench, status);
   tiers->callback([a, &status] { status = tiers_command(*a); });

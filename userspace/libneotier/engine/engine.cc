@@ -619,6 +619,15 @@ Status Engine::unpin(SessionId session, PinId pin) {
   return without_throwing([&] { return pins_.unpin(session, pin); });
 }
 
+std::vector<std::span<std::byte>> Engine::ranges(TierKind kind) {
+  std::vector<std::span<std::byte>> all;
+  for (TierId id = 0; id < catalogue_.tiers(); id++) {
+    if (catalogue_.info(id).kind != kind) continue;
+    if (const std::span<std::byte> range = catalogue_.tier(id).range(); !range.empty()) all.push_back(range);
+  }
+  return all;
+}
+
 TicketRef Engine::move(std::span<const Key> keys, const std::string& tier, MoveClass cls) {
   auto ticket = std::make_shared<Ticket>();
   const Result<TierId> to = tier_by_name(tier);

@@ -226,6 +226,8 @@ class Engine {
   // Holds the object where it is. lease_ms 0: until unpin() or the session's end. used: as in get_async().
   Result<PinResult> pin(SessionId session, const Key& key, uint64_t lease_ms, bool used = true);
   Status unpin(SessionId session, PinId pin);
+  // Host memory of the tiers of that kind, for as long as the engine lives: for who wants a device to reach it.
+  std::vector<std::span<std::byte>> ranges(TierKind kind);
 
   // Brings objects to a tier; the ticket ends for each key, whatever comes of it.
   TicketRef move(std::span<const Key> keys, const std::string& tier, MoveClass cls);

@@ -125,6 +125,8 @@ class Tier {
   // Where the extent lies in the host's address space, or NULL where the host cannot address it (SSD, GPU, remote).
   // Valid until free().
   virtual std::byte* map(Extent extent) = 0;
+  // All memory that map() answers from; empty: none.
+  virtual std::span<std::byte> range() { return {}; }
   // Where it lies in the address space of the processor that computes there: a GPU's own address of it, else map().
   // Valid until free().
   virtual std::byte* address(Extent extent) { return map(extent); }

@@ -3,7 +3,7 @@
  * KV blocks on libneotier: what the connector of a serving engine calls. A block is named by a key that hashes its whole prefix; its
  * layers come and go one by one, so that loading overlaps computing. docs/kv.md; examples/kv.py is a whole program.
  *
- * Errors, versions and thread safety are those of neotier.h. A neotier_kv_load belongs to one thread.
+ * Errors, versions and thread safety are those of neotier.h. A neotier_kv_load or neotier_kv_save belongs to one thread.
  */
 #ifndef NEOTIER_KV_H
 #define NEOTIER_KV_H
@@ -16,6 +16,8 @@ extern "C" {
 
 typedef struct neotier_kv neotier_kv;
 typedef struct neotier_kv_load neotier_kv_load;
+typedef struct neotier_kv_gpu neotier_kv_gpu;
+typedef struct neotier_kv_save neotier_kv_save;
 
 /* SHA256_CBOR: the hashes that vLLM has with --prefix-caching-hash-algo sha256_cbor. XXH3: faster, where tenants trust one another. */
 enum neotier_kv_hash { NEOTIER_KV_SHA256_CBOR = 0, NEOTIER_KV_XXH3 = 1 };
@@ -159,6 +161,43 @@ NEOTIER_API void neotier_kv_load_free(neotier_kv_load *load);
 /* Stores blocks; from: as `into` above. first_position: how many blocks of the prefix come before the first. `stored` may be NULL. */
 NEOTIER_API int neotier_kv_store(neotier_kv *kv, uint64_t session, const struct neotier_object_key *keys, size_t nr,
 				 const void *const *from, uint32_t first_position, struct neotier_kv_stored *stored);
+
+/*
+ * A GPU's memory, that blocks are loaded into and saved from: for who computes there. Addresses are that device's, a stream is a
+ * cudaStream_t of it, NULL its default stream. The calling thread keeps its current device. No stream may be in the middle of being
+ * captured into a graph (NEOTIER_EINVALID); captures of other streams are not disturbed. docs/engine.md, "A GPU's memory".
+ *
+ * Opening pins the engine's DRAM tiers and `staging_bytes` of memory besides (0: 1 GiB), which takes some .3 s a GiB. The engine and
+ * the store must outlive it. NULL: no such device, no driver (NEOTIER_EGONE), no memory, or built without CUDA.
+ */
+NEOTIER_API neotier_kv_gpu *neotier_kv_gpu_open(neotier_kv *kv, uint32_t device, uint64_t staging_bytes);
+/* Its loads and saves must be freed before. */
+NEOTIER_API void neotier_kv_gpu_close(neotier_kv_gpu *gpu);
+/*
+ * As neotier_kv_load_start_planned(); `plan` may be NULL. The copies come after what `stream` has now. Blocks in DRAM are copied from
+ * where they lie, others through staging: the first that finds none there ends the load, as if it and those after it were not there.
+ */
+NEOTIER_API neotier_kv_load *neotier_kv_gpu_load_start(neotier_kv_gpu *gpu, uint64_t session, const struct neotier_object_key *keys,
+						       size_t nr, void *const *into, uint32_t first_position, struct neotier_kv_plan *plan,
+						       void *stream);
+/*
+ * What `stream` gets later comes after the layer's arrival. Waits for no copy of the GPU's, only for what a disk or a server has to bring
+ * to staging first; otherwise as neotier_kv_load_wait_layer().
+ */
+NEOTIER_API int neotier_kv_load_let_wait(neotier_kv_load *load, uint32_t layer, void *stream, uint64_t timeout_ms);
+/* Begins to save blocks, layer by layer; from: as `into` above. NULL: neotier_error(). */
+NEOTIER_API neotier_kv_save *neotier_kv_gpu_save_start(neotier_kv_gpu *gpu, uint64_t session, const struct neotier_object_key *keys,
+						       size_t nr, const void *const *from, uint32_t first_position);
+/* Leading blocks that there is staging for; the others are not saved. */
+NEOTIER_API size_t neotier_kv_save_blocks(const neotier_kv_save *save);
+/* What `stream` has now writes that layer of all blocks: it is copied when that has passed. Each layer once. */
+NEOTIER_API int neotier_kv_save_layer(neotier_kv_save *save, uint32_t layer, void *stream);
+/* What `stream` gets later comes after the copies started so far: the blocks may be overwritten. Does not wait. */
+NEOTIER_API int neotier_kv_save_behind(neotier_kv_save *save, void *stream);
+/* Waits for the copies of all layers and stores the blocks, as neotier_kv_store(). Once. */
+NEOTIER_API int neotier_kv_save_finish(neotier_kv_save *save, struct neotier_kv_stored *stored);
+/* What is not finished is not stored. */
+NEOTIER_API void neotier_kv_save_free(neotier_kv_save *save);
 
 /* Events since the last call, oldest first: their number, or an error. *lost (may be NULL): how many came in between and are lost. */
 NEOTIER_API int64_t neotier_kv_events(neotier_kv *kv, struct neotier_kv_event *events, size_t max, uint64_t *lost);

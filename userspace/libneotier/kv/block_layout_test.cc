@@ -225,8 +225,8 @@ TEST_P(AnyLayout, ALayerIsToldOnceItIsThereAndOnce) {
   ASSERT_TRUE(load.is_ok());
   const auto queue = std::make_shared<engine::CompletionQueue>();
   ASSERT_TRUE((*load)->notify_layers(queue, 70));
-  EXPECT_FALSE((*load)->notify_layers(queue, 70));
-  EXPECT_FALSE((*load)->notify(queue, 1));
+  EXPECT_EQ((*load)->notify_layers(queue, 70).code(), engine::Code::kExists);
+  EXPECT_EQ((*load)->notify(queue, 1).code(), engine::Code::kExists);
   std::array<uint64_t, 16> tags{};
   const bool at_once = mappable && scale == 1;
   const size_t early = queue->take(tags);

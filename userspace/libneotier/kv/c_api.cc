@@ -4,9 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <climits>
+
 #include <nlohmann/json.hpp>
 
 #include "kv/block_key.h"
+#include "kv/gpu_memory.h"
 #include "kv/kv_store.h"
 #include "neotier_kv.h"
 #include "util/prometheus.h"
@@ -19,8 +22,17 @@ struct neotier_kv {
   neotier::kv::KvStore store;
 };
 
+struct neotier_kv_gpu {
+  neotier_kv* kv;
+  std::unique_ptr<neotier::kv::GpuMemory> memory;
+};
+
+struct neotier_kv_save {
+  std::unique_ptr<neotier::kv::Save> save;
+};
+
 struct neotier_kv_load {
-  std::unique_ptr<neotier::kv::Load> load;
+  std::unique_ptr<neotier::kv::Loading> load;
 };
 
 namespace {
@@ -118,15 +130,24 @@ int give_plan(struct neotier_kv_plan* plan, const neotier::kv::LoadPlan& made) {
   return give(plan, own);
 }
 
-neotier_kv_load* start_load(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr,
-                            void* const* into, uint32_t first_position, struct neotier_kv_plan* plan) {
+int give_stored(neotier_kv_stored* stored, const neotier::kv::StoreResult& result) {
+  if (stored) {
+    const int code = give(stored, neotier_kv_stored{0, result.stored, result.present, result.filtered, result.passed});
+    if (code < 0) return code;
+  }
+  return answer(result.status);
+}
+
+// start: KvStore::load() or GpuMemory::load().
+template <typename Start>
+neotier_kv_load* start_load(neotier_kv* kv, size_t nr, void* const* into, struct neotier_kv_plan* plan, Start start) {
   neotier_kv_load* started = nullptr;
   (void)guarded([&] {
     if (nr > SIZE_MAX / kv->store.layout().nr_pieces()) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
     std::vector<std::byte*> places(nr * kv->store.layout().nr_pieces());
     for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<std::byte*>(into[i]);
     const neotier::kv::PlanOptions decide = plan ? options_of(plan) : neotier::kv::PlanOptions{};
-    auto load = kv->store.load(session, keys_of(keys, nr), places, first_position, plan ? &decide : nullptr);
+    auto load = start(std::span<std::byte* const>(places), plan ? &decide : nullptr);
     if (!load) return answer(load.status());
     if (const int code = plan ? give_plan(plan, (*load)->plan()) : 0; code < 0) return code;
     started = new neotier_kv_load{std::move(*load)};
@@ -238,7 +259,9 @@ neotier_kv_load* neotier_kv_load_start(neotier_kv* kv, uint64_t session, const s
 
 neotier_kv_load* neotier_kv_load_start_at(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys,
                                           size_t nr, void* const* into, uint32_t first_position) {
-  return start_load(kv, session, keys, nr, into, first_position, nullptr);
+  return start_load(kv, nr, into, nullptr, [&](auto places, const auto* decide) {
+    return kv->store.load(session, keys_of(keys, nr), places, first_position, decide);
+  });
 }
 
 neotier_kv_load* neotier_kv_load_start_planned(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys,
@@ -248,7 +271,9 @@ neotier_kv_load* neotier_kv_load_start_planned(neotier_kv* kv, uint64_t session,
     (void)fail(NEOTIER_EINVALID, "plan is NULL");
     return nullptr;
   }
-  return start_load(kv, session, keys, nr, into, first_position, plan);
+  return start_load(kv, nr, into, plan, [&](auto places, const auto* decide) {
+    return kv->store.load(session, keys_of(keys, nr), places, first_position, decide);
+  });
 }
 
 int neotier_kv_plan_load(neotier_kv* kv, uint64_t session, const struct neotier_object_key* keys, size_t nr,
@@ -277,19 +302,11 @@ int neotier_kv_load_wait(neotier_kv_load* load, uint64_t timeout_ms) {
 size_t neotier_kv_load_good(const neotier_kv_load* load) { return load->load->good_blocks(); }
 
 int neotier_kv_load_notify(neotier_kv_load* load, neotier_queue* queue, uint64_t tag) {
-  return guarded([&] {
-    if (!load->load->notify(queue->queue, tag))
-      return fail(NEOTIER_EEXISTS, "the load has its place in a queue already");
-    return 0;
-  });
+  return guarded([&] { return answer(load->load->notify(queue->queue, tag)); });
 }
 
 int neotier_kv_load_notify_layers(neotier_kv_load* load, neotier_queue* queue, uint64_t tag) {
-  return guarded([&] {
-    if (!load->load->notify_layers(queue->queue, tag))
-      return fail(NEOTIER_EEXISTS, "the load has its place in a queue already");
-    return 0;
-  });
+  return guarded([&] { return answer(load->load->notify_layers(queue->queue, tag)); });
 }
 
 void neotier_kv_load_cancel(neotier_kv_load* load) { load->load->cancel(); }
@@ -302,15 +319,67 @@ int neotier_kv_store(neotier_kv* kv, uint64_t session, const struct neotier_obje
     if (nr > SIZE_MAX / kv->store.layout().nr_pieces()) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
     std::vector<const std::byte*> places(nr * kv->store.layout().nr_pieces());
     for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<const std::byte*>(from[i]);
-    const auto result = kv->store.store(session, keys_of(keys, nr), places, first_position);
-    if (stored) {
-      const int code =
-          give(stored, neotier_kv_stored{0, result.stored, result.present, result.filtered, result.passed});
-      if (code < 0) return code;
-    }
-    return answer(result.status);
+    return give_stored(stored, kv->store.store(session, keys_of(keys, nr), places, first_position));
   });
 }
+
+neotier_kv_gpu* neotier_kv_gpu_open(neotier_kv* kv, uint32_t device, uint64_t staging_bytes) {
+  neotier_kv_gpu* opened = nullptr;
+  (void)guarded([&] {
+    if (device > INT_MAX) return fail(NEOTIER_EINVALID, "no device has such a number");
+    auto memory = neotier::kv::GpuMemory::open(kv->store, static_cast<int>(device),
+                                               staging_bytes ? staging_bytes : uint64_t{1} << 30);
+    if (!memory) return answer(memory.status());
+    opened = new neotier_kv_gpu{kv, std::move(*memory)};
+    return 0;
+  });
+  return opened;
+}
+
+void neotier_kv_gpu_close(neotier_kv_gpu* gpu) { delete gpu; }
+
+neotier_kv_load* neotier_kv_gpu_load_start(neotier_kv_gpu* gpu, uint64_t session, const struct neotier_object_key* keys,
+                                           size_t nr, void* const* into, uint32_t first_position,
+                                           struct neotier_kv_plan* plan, void* stream) {
+  return start_load(gpu->kv, nr, into, plan, [&](auto places, const auto* decide) {
+    return gpu->memory->load(session, keys_of(keys, nr), places, first_position, decide, stream);
+  });
+}
+
+int neotier_kv_load_let_wait(neotier_kv_load* load, uint32_t layer, void* stream, uint64_t timeout_ms) {
+  return guarded([&] { return answer(load->load->let_wait(stream, layer, timeout_ms)); });
+}
+
+neotier_kv_save* neotier_kv_gpu_save_start(neotier_kv_gpu* gpu, uint64_t session, const struct neotier_object_key* keys,
+                                           size_t nr, const void* const* from, uint32_t first_position) {
+  neotier_kv_save* started = nullptr;
+  (void)guarded([&] {
+    if (nr > SIZE_MAX / gpu->kv->store.layout().nr_pieces()) return fail(NEOTIER_EINVALID, "so many blocks cannot be");
+    std::vector<const std::byte*> places(nr * gpu->kv->store.layout().nr_pieces());
+    for (size_t i = 0; i < places.size(); i++) places[i] = static_cast<const std::byte*>(from[i]);
+    auto save = gpu->memory->save(session, keys_of(keys, nr), places, first_position);
+    if (!save) return answer(save.status());
+    started = new neotier_kv_save{std::move(*save)};
+    return 0;
+  });
+  return started;
+}
+
+size_t neotier_kv_save_blocks(const neotier_kv_save* save) { return save->save->blocks(); }
+
+int neotier_kv_save_layer(neotier_kv_save* save, uint32_t layer, void* stream) {
+  return guarded([&] { return answer(save->save->layer(layer, stream)); });
+}
+
+int neotier_kv_save_behind(neotier_kv_save* save, void* stream) {
+  return guarded([&] { return answer(save->save->behind(stream)); });
+}
+
+int neotier_kv_save_finish(neotier_kv_save* save, struct neotier_kv_stored* stored) {
+  return guarded([&] { return give_stored(stored, save->save->finish()); });
+}
+
+void neotier_kv_save_free(neotier_kv_save* save) { delete save; }
 
 int64_t neotier_kv_events(neotier_kv* kv, struct neotier_kv_event* events, size_t max, uint64_t* lost) {
   int64_t taken_events = 0;

@@ -43,6 +43,8 @@ BlockLayout layout_of(const StoreOptions& options) {
   return BlockLayout(options.layers, options.piece_bytes, options.layer_pieces);
 }
 
+Status in_a_queue() { return Status(Code::kExists, "the load has its place in a queue already"); }
+
 Status no_session() { return Status(Code::kNotFound, "no such session; open one, it may have expired"); }
 
 }  // namespace
@@ -418,14 +420,15 @@ void KvStore::passed_over(const Key& key, engine::TierId tier) {
   }
 }
 
-Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const Key> keys,
-                                            std::span<std::byte* const> into, uint32_t first_position,
-                                            const PlanOptions* decide) {
-  if (keys.size() > SIZE_MAX / layout_.nr_pieces() || into.size() != keys.size() * layout_.nr_pieces())
+Result<std::unique_ptr<Load>> KvStore::start_load(SessionId session, std::span<const Key> keys,
+                                                  std::span<std::byte* const> into, Landing* landing,
+                                                  uint32_t first_position, const PlanOptions* decide) {
+  if (!landing && (keys.size() > SIZE_MAX / layout_.nr_pieces() || into.size() != keys.size() * layout_.nr_pieces()))
     return Status(Code::kInvalid, fmt::format("{} destinations for {} blocks of {} pieces", into.size(), keys.size(),
                                               layout_.nr_pieces()));
   std::unique_ptr<Load> load(new Load(*this, layout_.layers()));
   load->pins_ = engine_.open_session();
+  std::vector<engine::PinResult> places;  // of blocks that go to a landing
   {
     std::lock_guard lock(mutex_);
     follow_engine();
@@ -445,7 +448,10 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
       for (size_t i = 0; i < most; i++) tried_ms_[from[i]] = 0;
       if (most < from.size()) passed_over(keys[most], from[most]);
     }
-    while (load->blocks_ < most && engine_.pin(load->pins_, keys[load->blocks_], options_.lease_ms, false)) {
+    while (load->blocks_ < most) {
+      const auto pin = engine_.pin(load->pins_, keys[load->blocks_], landing ? 0 : options_.lease_ms, false);
+      if (!pin) break;
+      if (landing) places.push_back(*pin);
       const size_t block = load->blocks_++;
       write_out(keys[block], adopt(keys[block], asking->tenant, first_position + block));
     }
@@ -459,7 +465,16 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
   // Small pieces of blocks that the host can address are copied here and now: handing one to another thread takes
   // longer than copying it.
   std::vector<bool> there(load->blocks_);
-  if (layout_.largest_piece() <= kInlineBytes) {
+  std::vector<std::byte*> rooms(places.size());
+  for (size_t block = 0; block < places.size(); block++) {
+    there[block] = landing->take(block, places[block].data, places[block].device);
+    if (!there[block]) rooms[block] = landing->room(block);
+    if (there[block] || rooms[block]) continue;
+    load->blocks_ = load->good_ = load->plan_.load = block;
+    there.resize(block);
+    break;
+  }
+  if (!landing && layout_.largest_piece() <= kInlineBytes) {
     const uint64_t begin = steady_.now_ns();
     engine_.read_mapped(
         keys.first(load->blocks_),
@@ -489,6 +504,13 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
       // Kept before it is used: the load waits for all that may still write to the caller's memory.
       const engine::TicketRef& ticket =
           load->tickets_[layer].emplace_back(tickets, &tickets[load->tickets_[layer].size()]);
+      if (landing) {
+        const BlockPiece &first = layout_.pieces()[layout_.first_piece(layer)],
+                         &last = layout_.pieces()[layout_.end_piece(layer) - 1];
+        engine_.get_async(keys[block], first.offset,
+                          {rooms[block] + first.offset, last.offset + last.bytes - first.offset}, ticket, false);
+        continue;
+      }
       for (size_t i = layout_.first_piece(layer); i < layout_.end_piece(layer); i++) {
         const BlockPiece& piece = layout_.pieces()[i];
         engine_.get_async(keys[block], piece.offset, {into[i * keys.size() + block], piece.bytes}, ticket, false);
@@ -750,8 +772,11 @@ Load::~Load() {
 }
 
 // All that may throw comes first, so that the caller may ask again.
-bool Load::notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) {
-  if (notified_) return false;
+Status Load::let_wait(void*, uint32_t, uint64_t) {
+  return {Code::kUnsupported, "the load goes to the host's memory, which no stream waits for"};
+}
+Status Load::notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) {
+  if (notified_) return in_a_queue();
   const auto ended = std::make_shared<engine::CompletionTag>(queue, tag);
   notified_ = true;
   for (const auto& layer : tickets_) {
@@ -761,11 +786,11 @@ bool Load::notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_
     }
   }
   ended->seal();
-  return true;
+  return {};
 }
 
-bool Load::notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) {
-  if (notified_) return false;
+Status Load::notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) {
+  if (notified_) return in_a_queue();
   std::vector<std::shared_ptr<engine::CompletionTag>> ended;
   ended.reserve(tickets_.size());
   while (ended.size() < tickets_.size())
@@ -778,7 +803,7 @@ bool Load::notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, 
     }
     ended[layer]->seal();
   }
-  return true;
+  return {};
 }
 
 void Load::cancel() {

@@ -93,30 +93,59 @@ struct RequestTraits {
 
 class KvStore;
 
+// Where a load's bytes go that are not copied to the caller's memory by the host. Told once of each block, in order.
+class Landing {
+ public:
+  virtual ~Landing() = default;
+  // The block's bytes lie at `data`, or, where that is NULL, at `device`, an address of a GPU's (NULL too where they
+  // lie in neither), for as long as the load is there. False: they are wanted in room() first.
+  virtual bool take(size_t block, const std::byte* data, const std::byte* device) = 0;
+  // Memory for the whole block, its pieces one after another. NULL: there is none, and the load ends before this block.
+  virtual std::byte* room(size_t block) = 0;
+};
+
 // Blocks on their way into the caller's memory. They are pinned until the load is gone, so that what lookup() said
 // stays true. Destroying it cancels what has not arrived.
-class Load {
+class Loading {
  public:
-  ~Load();
+  virtual ~Loading() = default;
+  // Leading blocks that are being loaded: those of the keys asked for that are there, or what is worth loading of them.
+  virtual size_t blocks() const = 0;
+  // What was decided; where nothing was to be decided all that was found is loaded, and there are no times.
+  virtual const LoadPlan& plan() const = 0;
+  // Until the layer of all blocks is there. kTimeout: still under way. An error: good_blocks() tells the first block to
+  // be computed anew; those before it are good in this layer.
+  virtual engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms) = 0;
+  virtual engine::Status wait(uint64_t timeout_ms) = 0;
+  // What `stream`, of the GPU that is loaded into, gets later comes after the layer's arrival. Waits only for what is
+  // still on its way to the host. kUnsupported: it goes to the host's memory.
+  virtual engine::Status let_wait(void* stream, uint32_t layer, uint64_t timeout_ms) = 0;
+  // `tag` comes to the queue once nothing is under way any more; at once if that is so. kExists: this or the next one
+  // was asked for before. kUnsupported: it goes to a GPU's memory.
+  virtual engine::Status notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) = 0;
+  // The same for each layer by itself, of all blocks: tag + layer.
+  virtual engine::Status notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) = 0;
+  // Leading blocks whose layers, of those waited for, have all arrived.
+  virtual size_t good_blocks() const = 0;
+  virtual void cancel() = 0;
+};
+
+// Into the host's memory.
+class Load final : public Loading {
+ public:
+  ~Load() override;
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
-  // Leading blocks that are being loaded: those of the keys asked for that are there, or what is worth loading of them.
-  size_t blocks() const { return blocks_; }
-  // What was decided; where nothing was to be decided all that was found is loaded, and there are no times.
-  const LoadPlan& plan() const { return plan_; }
-  // Until the layer of all blocks is there. kTimeout: still under way. An error: failed_from() tells the first block to
-  // be computed anew; those before it are good in this layer.
-  engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms);
-  engine::Status wait(uint64_t timeout_ms);
-  // `tag` comes to the queue once nothing is under way any more; at once if that is so. false: this or the next one was
-  // asked for before.
-  bool notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag);
-  // The same for each layer by itself, of all blocks: tag + layer.
-  bool notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag);
-  // Leading blocks whose layers, of those waited for, have all arrived.
-  size_t good_blocks() const { return good_; }
-  void cancel();
+  size_t blocks() const override { return blocks_; }
+  const LoadPlan& plan() const override { return plan_; }
+  engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms) override;
+  engine::Status wait(uint64_t timeout_ms) override;
+  engine::Status let_wait(void* stream, uint32_t layer, uint64_t timeout_ms) override;
+  engine::Status notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) override;
+  engine::Status notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) override;
+  size_t good_blocks() const override { return good_; }
+  void cancel() override;
 
  private:
   friend class KvStore;
@@ -138,6 +167,7 @@ class KvStore {
   // Throws std::runtime_error on options that are none.
   KvStore(engine::Engine& engine, const StoreOptions& options);
 
+  engine::Engine& engine() { return engine_; }
   const StoreOptions& options() const { return options_; }
   const BlockLayout& layout() const { return layout_; }
   uint64_t block_bytes() const { return layout_.bytes(); }
@@ -160,7 +190,14 @@ class KvStore {
   // in its prefix. decide: only as many as plan() would load.
   engine::Result<std::unique_ptr<Load>> load(SessionId session, std::span<const engine::Key> keys,
                                              std::span<std::byte* const> into, uint32_t first_position = 0,
-                                             const PlanOptions* decide = nullptr);
+                                             const PlanOptions* decide = nullptr) {
+    return start_load(session, keys, into, nullptr, first_position, decide);
+  }
+  // The same to a landing, which must outlive the load. No lease ends these pins: a device may still read.
+  engine::Result<std::unique_ptr<Load>> load(SessionId session, std::span<const engine::Key> keys, Landing& landing,
+                                             uint32_t first_position = 0, const PlanOptions* decide = nullptr) {
+    return start_load(session, keys, {}, &landing, first_position, decide);
+  }
 
   // How many of the leading blocks are worth loading, by what the tiers have to do now and what computing blocks costs:
   // the session's request says so (RequestTraits), else what computed() has seen, else the options. A block of cost 0
@@ -231,6 +268,9 @@ class KvStore {
     Deadlines::iterator deadline;  // where ttl_ms is not 0
   };
 
+  engine::Result<std::unique_ptr<Load>> start_load(SessionId session, std::span<const engine::Key> keys,
+                                                   std::span<std::byte* const> into, Landing* landing,
+                                                   uint32_t first_position, const PlanOptions* decide);
   uint64_t now_ms() const { return clock_.now_ns() / 1000000; }
   static uint64_t deadline_of(const Session& session);
   uint64_t cost_at(uint64_t position) const;

@@ -272,12 +272,12 @@ std::vector<TierSetup> make_tiers(const std::string& text, const Announce& annou
     plan.setup.tier = plan.make();
     setups.push_back(std::move(plan.setup));
   }
-  // Copies between a GPU and memory tiers then need no staging; where it is not permitted they go through it.
+  // Copies between a GPU and DRAM then need no staging; where it is not permitted they go through it. Not CXL memory:
+  // to register memory pins it, and what lies in a movable zone, as such memory does, is moved to DRAM for that.
   for (const TierSetup& gpu : setups) {
     if (gpu.tier->info().kind != TierKind::kGpu || gpu.tier->info().stand_in) continue;
     for (const TierSetup& other : setups) {
-      if (auto* memory = dynamic_cast<MemoryTier*>(other.tier.get()))
-        (void)cuda_register_host(*gpu.tier, memory->range());
+      if (other.tier->info().kind == TierKind::kDram) (void)cuda_register_host(*gpu.tier, other.tier->range());
     }
   }
   return setups;

@@ -5,12 +5,21 @@
 
 #include <cstddef>
 
+#define NEOTIER_CUDA_STAND_IN 1
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorSystemNotReady = 802,
   cudaErrorDevicesUnavailable = 46,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorHostMemoryAlreadyRegistered = 712,
+  cudaErrorNotSupported = 801,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorNoDevice = 100,
   cudaErrorECCUncorrectable = 214,
   cudaErrorIllegalAddress = 700,
@@ -26,7 +35,35 @@ using cudaEvent_t = struct StandInEvent*;
 constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1;
 constexpr unsigned cudaHostAllocPortable = 1, cudaHostRegisterPortable = 1;
 
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone,
+  cudaStreamCaptureStatusActive,
+  cudaStreamCaptureStatusInvalidated
+};
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+constexpr unsigned long long cudaEnableDefault = 0;
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                             unsigned long long flags, cudaDriverEntryPointQueryResult* result);
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+using cudaHostFn_t = void (*)(void*);
+using cudaGraph_t = struct StandInGraph*;
+// The calling thread begins to capture `stream`, in the mode that forbids all threads what is unsafe, unless they allow
+// it themselves; fails at the end where something was called nevertheless.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaDeviceSynchronize();
 const char* cudaGetErrorString(cudaError_t error);
@@ -49,11 +86,16 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 // The test's own.
 namespace cuda_stand_in {
 
-enum class Call { kLaunch, kCopy, kRecord };
+enum class Call { kLaunch, kCopy, kRecord, kQuery };
 // The next `count` such calls fail with `error`, and leave it as the last error.
 void fail(Call call, unsigned count, cudaError_t error);
 // Copies that were asked for while held are made after release().
 void hold();
 void release();
+// How many there are; 1 at first. A call with a stream or an event of another device than the current one fails, as
+// CUDA's do.
+void set_devices(int count);
+// Whether a device was set in this thread, or a context is on its stack.
+bool thread_has_context();
 
 }  // namespace cuda_stand_in

@@ -17,6 +17,7 @@
 
 #include "engine/arena.h"
 #include "engine/tiers/cuda/cuda_check.h"
+#include "engine/tiers/cuda/device_scope.h"
 #include "engine/tiers/cuda/scatter.h"
 
 namespace neotier::engine {
@@ -25,6 +26,7 @@ namespace {
 
 using cuda::as_status;
 using cuda::CopyItem;
+using cuda::DeviceScope;
 
 constexpr size_t kBatch = 64;                // transfers
 constexpr uint32_t kMostItems = 1024;        // pieces of one kernel
@@ -98,6 +100,7 @@ class CudaTier final : public Tier {
   const CudaOptions options_;
   TierInfo info_;
   Arena arena_;
+  cuda::DeviceContext context_;  // callers keep their own device
   std::byte* base_ = nullptr;
   mutable std::mutex mutex_;
   bool stop_ = false, in_service_ = false;
@@ -109,7 +112,8 @@ Status CudaTier::start() {
   const auto step = [&](cudaError_t error, const char* what) {
     return as_status(error, "tier " + info_.name + ": " + what);
   };
-  if (Status s = step(cudaSetDevice(options_.device), "device"); !s) return Status(Code::kGone, s.what());
+  if (Status s = step(context_.open(options_.device), "device"); !s) return Status(Code::kGone, s.what());
+  const DeviceScope scope(context_);
   void* memory = nullptr;
   if (Status s = step(cudaMalloc(&memory, arena_.capacity_bytes()), "memory of the device"); !s) return s;
   base_ = static_cast<std::byte*>(memory);
@@ -145,6 +149,7 @@ CudaTier::~CudaTier() {
     stop_ = true;
   }
   for (Direction& direction : directions_) direction.work.notify_all();
+  const DeviceScope scope(context_);
   for (Direction& direction : directions_) {
     if (direction.thread.joinable()) direction.thread.join();
     for (Lane& lane : direction.lanes) {
@@ -159,7 +164,7 @@ CudaTier::~CudaTier() {
 }
 
 bool CudaTier::register_host(std::span<std::byte> memory) {
-  if (cudaSetDevice(options_.device) != cudaSuccess) return false;
+  const DeviceScope scope(context_);
   if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable) != cudaSuccess) {
     (void)cudaGetLastError();
     return false;
@@ -174,6 +179,7 @@ void CudaTier::unregister_host(std::span<std::byte> memory) {
     std::lock_guard lock(mutex_);
     if (std::erase_if(host_, [&](const std::span<std::byte>& m) { return m.data() == memory.data(); }) == 0) return;
   }
+  const DeviceScope scope(context_);
   (void)cudaHostUnregister(memory.data());
 }
 
@@ -232,7 +238,7 @@ Status CudaTier::note(cudaError_t error, const char* what) {
 
 Status CudaTier::come_back() {
   // A context that is broken stays so for the life of the process, and with it the objects' bytes.
-  if (const cudaError_t error = cudaSetDevice(options_.device); error != cudaSuccess) return note(error, "device");
+  const DeviceScope scope(context_);
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) return note(error, "device");
   std::lock_guard lock(mutex_);
   in_service_ = true;
@@ -336,7 +342,7 @@ void CudaTier::finish(Lane& lane) {
 }
 
 void CudaTier::run(Direction& direction, Op op) {
-  (void)cudaSetDevice(options_.device);
+  const DeviceScope scope(context_);
   // Used in turn: of `busy`, the first is the one that was begun first.
   size_t next = 0, busy = 0;
   std::unique_lock lock(mutex_);

@@ -20,4 +20,12 @@ struct CopyItem {
 // 16-byte words where both ends have the same offset in them.
 cudaError_t scatter(const CopyItem* items, uint32_t count, cudaStream_t stream);
 
+// The same with items that may go when the call returns: they go along as the kernel's argument.
+inline constexpr size_t kItemsByValue = 512;
+cudaError_t scatter_by_value(const CopyItem* items, size_t count, cudaStream_t stream);
+
+// By the device's copy engines, in one call of the driver's. The arrays may go when it returns.
+cudaError_t copy_batch(void* const* to, const void* const* from, const size_t* bytes, size_t count,
+                       cudaStream_t stream);
+
 }  // namespace neotier::engine::cuda

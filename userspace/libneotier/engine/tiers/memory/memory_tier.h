@@ -64,7 +64,7 @@ class MemoryTier final : public Tier {
   // Before the memory is taken away (hot removal), and after it is there again. Contents are assumed to have survived.
   void set_present(bool present);
   // All of it: for devices that want it registered.
-  std::span<std::byte> range() { return {base_, mapped_bytes_}; }
+  std::span<std::byte> range() override { return {base_, mapped_bytes_}; }
   // How it turned out: node, page size, copy. One line.
   const std::string& notes() const { return notes_; }
   // -1: not bound.

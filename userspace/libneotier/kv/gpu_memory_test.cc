@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks in and out of a device's memory: on a GPU where there is one (gpu_memory_test), and on the stand-in for CUDA's
+// run time (gpu_memory_stand_in_test).
+#include "kv/gpu_memory.h"
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "engine/testing/pattern.h"
+#include "engine/tiers/cuda/cuda_tier.h"
+#include "engine/tiers/make_tiers.h"
+#include "util/temporary_folder.h"
+
+namespace neotier::kv {
+namespace {
+
+using engine::Bytes;
+using engine::Code;
+using engine::CopyLane;
+using engine::DeviceCopy;
+using engine::Key;
+using engine::make_key;
+using engine::pattern;
+using engine::Status;
+
+struct Stream {
+  cudaStream_t stream = nullptr;
+  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }
+  ~Stream() { cudaStreamDestroy(stream); }
+  void sleep() {
+    const auto nap = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(60)); };
+    EXPECT_EQ(cudaLaunchHostFunc(stream, nap, nullptr), cudaSuccess);
+  }
+  void copy(std::byte* to, const std::byte* from, size_t bytes) {
+    EXPECT_EQ(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), cudaSuccess);
+  }
+  void wait() { EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess); }
+};
+
+struct Layout {
+  const char* name;
+  uint32_t layers;
+  std::vector<uint64_t> pieces;
+  std::vector<uint32_t> layer_pieces;
+  uint64_t bytes() const { return std::accumulate(pieces.begin(), pieces.end(), uint64_t{0}); }
+};
+
+const Layout kTogether{"a piece a layer", 5, {3000, 3000, 3000, 3000, 3000}, {}};
+const Layout kApart{"K and V apart", 4, {4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096}, {2, 2, 2, 2}};
+const Layout kUneven{"sizes of their own", 3, {1001, 77, 64, 9000, 16, 16}, {1, 4, 1}};
+
+std::vector<Key> block_keys(uint64_t first, size_t nr) {
+  std::vector<Key> keys;
+  for (size_t i = 0; i < nr; i++) keys.push_back(make_key(first + i));
+  return keys;
+}
+
+class DeviceGpuMemory : public ::testing::Test {
+ protected:
+  static constexpr size_t kCacheBlocks = 96;  // of the device's cache
+
+  void open(const std::string& tiers, const Layout& layout, uint64_t staging_blocks = 64) {
+    layout_ = layout;
+    engine::EngineConfig config;
+    config.max_objects = 4000;
+    config.events = 4096;
+    config.measure = false;
+    engine_ = std::make_unique<engine::Engine>(config, engine::make_tiers(tiers));
+    StoreOptions options;
+    options.layers = layout.layers;
+    options.piece_bytes = layout.pieces;
+    options.layer_pieces = layout.layer_pieces;
+    options.recompute_ns = 1000000;
+    store_ = std::make_unique<KvStore>(*engine_, options);
+    session_ = *store_->open_session(store_->tenant("t", 0), 0);
+    auto gpu = GpuMemory::open(*store_, 0, staging_blocks * ((layout.bytes() + 4095) / 4096 * 4096));
+    ASSERT_TRUE(gpu) << gpu.status().what();
+    gpu_ = std::move(*gpu);
+    auto copies = engine::open_device_copies(0);
+    ASSERT_TRUE(copies);
+    copies_ = std::move(*copies);
+    auto memory = copies_->allocate(kCacheBlocks * layout.bytes());
+    ASSERT_TRUE(memory);
+    cache_ = *memory;
+    auto host = copies_->pinned(kCacheBlocks * layout.bytes());
+    ASSERT_TRUE(host);
+    host_ = std::move(*host);
+  }
+  void TearDown() override {
+    gpu_.reset();
+    host_.reset();
+    copies_.reset();
+    store_.reset();
+    engine_.reset();
+  }
+  std::string ssd(const char* size = "16M") {
+    return std::string("ssd=") + size + ":file=" + std::string(folder_ / ("tier" + std::to_string(files_++)));
+  }
+
+  // A cache as engines have it: of each piece all blocks' side by side.
+  std::byte* place(size_t piece, size_t block) {
+    const auto end = layout_.pieces.begin() + static_cast<std::ptrdiff_t>(piece);
+    return cache_ + std::accumulate(layout_.pieces.begin(), end, uint64_t{0}) * kCacheBlocks +
+           block * layout_.pieces[piece];
+  }
+  // Cache blocks numbers[i] for block i.
+  std::vector<std::byte*> places(const std::vector<size_t>& numbers) {
+    std::vector<std::byte*> all;
+    for (size_t piece = 0; piece < layout_.pieces.size(); piece++)
+      for (const size_t number : numbers) all.push_back(place(piece, number));
+    return all;
+  }
+  std::vector<size_t> some_numbers(size_t nr, uint64_t seed) {
+    std::vector<size_t> numbers(kCacheBlocks);
+    std::iota(numbers.begin(), numbers.end(), size_t{0});
+    std::shuffle(numbers.begin(), numbers.end(), std::mt19937_64(seed));
+    numbers.resize(nr);
+    return numbers;
+  }
+  void copy_all(CopyLane lane, std::byte* to, const std::byte* from) {
+    const DeviceCopy one{to, from, kCacheBlocks * layout_.bytes()};
+    ASSERT_TRUE(copies_->copy(lane, {&one, 1}));
+    auto mark = copies_->mark(lane);
+    ASSERT_TRUE(mark);
+    ASSERT_TRUE(copies_->wait(**mark, 20000));
+  }
+  void wipe(uint8_t with) {
+    std::fill(host_->bytes().begin(), host_->bytes().end(), std::byte{with});
+    copy_all(CopyLane::kIn, cache_, host_->bytes().data());
+  }
+  static Bytes content(uint64_t block, uint64_t bytes, uint64_t version = 0) {
+    return pattern(block + version * 100000, bytes);
+  }
+  std::byte* host_of(const std::byte* device) { return host_->bytes().data() + (device - cache_); }
+  // Puts blocks first, first + 1, ... into those places; the rest of the cache becomes what wipe() would make it.
+  void put_in_cache(uint64_t first, const std::vector<size_t>& numbers, uint64_t version = 0) {
+    std::fill(host_->bytes().begin(), host_->bytes().end(), std::byte{0xEE});
+    for (size_t i = 0; i < numbers.size(); i++) {
+      const Bytes bytes = content(first + i, layout_.bytes(), version);
+      for (size_t piece = 0, at = 0; piece < layout_.pieces.size(); at += layout_.pieces[piece++])
+        std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), layout_.pieces[piece],
+                    host_of(place(piece, numbers[i])));
+    }
+    copy_all(CopyLane::kIn, cache_, host_->bytes().data());
+  }
+  ::testing::AssertionResult cache_has(uint64_t first, const std::vector<size_t>& numbers, uint64_t version = 0) {
+    copy_all(CopyLane::kOut, host_->bytes().data(), cache_);
+    for (size_t i = 0; i < numbers.size(); i++) {
+      const Bytes bytes = content(first + i, layout_.bytes(), version);
+      for (size_t piece = 0, at = 0; piece < layout_.pieces.size(); at += layout_.pieces[piece++]) {
+        const std::byte* const got = host_of(place(piece, numbers[i]));
+        if (!std::equal(got, got + layout_.pieces[piece], bytes.begin() + static_cast<std::ptrdiff_t>(at)))
+          return ::testing::AssertionFailure() << "block " << first + i << ", piece " << piece;
+      }
+    }
+    return ::testing::AssertionSuccess();
+  }
+  StoreResult save(const std::vector<Key>& keys, const std::vector<size_t>& numbers, Stream& stream,
+                   uint32_t first_position = 0) {
+    const std::vector<std::byte*> all = places(numbers);
+    auto save = gpu_->save(session_, keys, std::vector<const std::byte*>(all.begin(), all.end()), first_position);
+    EXPECT_TRUE(save) << save.status().what();
+    for (uint32_t layer = 0; layer < layout_.layers; layer++) EXPECT_TRUE((*save)->layer(layer, stream.stream));
+    EXPECT_TRUE((*save)->behind(stream.stream));
+    return (*save)->finish();
+  }
+
+  Layout layout_;
+  TemporaryFolder folder_{"neotier-gpu"};
+  int files_ = 0;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<KvStore> store_;
+  std::unique_ptr<GpuMemory> gpu_;
+  std::unique_ptr<engine::DeviceCopies> copies_;
+  std::byte* cache_ = nullptr;
+  std::unique_ptr<engine::PinnedMemory> host_;
+  SessionId session_ = 0;
+};
+
+TEST_F(DeviceGpuMemory, ComesBackFromEveryKindOfTier) {
+  for (const Layout& layout : {kTogether, kApart, kUneven}) {
+    for (const std::string& tiers :
+         {std::string("dram=4M"), ssd(), "dram=256K," + ssd(), std::string("gpu=4M:promote=yes"),
+          std::string("gpu=4M:stand-in=yes:promote=yes,dram=4M")}) {
+      SCOPED_TRACE(layout.name + (", " + tiers));
+      open(tiers, layout);
+      Stream stream;
+      const auto keys = block_keys(10, 40);
+      const auto from = some_numbers(40, 1), to = some_numbers(40, 2);
+      put_in_cache(10, from);
+      const StoreResult stored = save(keys, from, stream);
+      ASSERT_TRUE(stored.status) << stored.status.what();
+      EXPECT_EQ(stored.stored, 40u);
+      for (const bool streams : {true, false}) {
+        wipe(0xEE);
+        auto load = gpu_->load(session_, keys, places(to), 0, nullptr, stream.stream);
+        ASSERT_TRUE(load) << load.status().what();
+        ASSERT_EQ((*load)->blocks(), 40u);
+        for (uint32_t layer = 0; layer < layout.layers; layer++) {
+          const Status status =
+              streams ? (*load)->let_wait(stream.stream, layer, 20000) : (*load)->wait_layer(layer, 20000);
+          ASSERT_TRUE(status) << status.what();
+        }
+        if (streams) stream.wait();
+        EXPECT_EQ((*load)->good_blocks(), 40u);
+        EXPECT_TRUE(cache_has(10, to));
+      }
+      // Nothing beside the blocks.
+      std::vector<size_t> others(kCacheBlocks);
+      std::iota(others.begin(), others.end(), size_t{0});
+      std::erase_if(others, [&](size_t number) { return std::find(to.begin(), to.end(), number) != to.end(); });
+      for (const size_t number : others)
+        for (size_t piece = 0; piece < layout.pieces.size(); piece++) {
+          const std::byte* const at = host_of(place(piece, number));
+          EXPECT_TRUE(std::all_of(at, at + layout.pieces[piece], [](std::byte b) { return b == std::byte{0xEE}; }));
+        }
+      EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+      TearDown();
+    }
+  }
+}
+
+// A layer that has been waited for is whole before the others have come.
+TEST_F(DeviceGpuMemory, LayerByLayer) {
+  open(ssd(), kApart);
+  Stream stream;
+  const auto keys = block_keys(1, 30);
+  const auto numbers = some_numbers(30, 3);
+  put_in_cache(1, numbers);
+  ASSERT_TRUE(save(keys, numbers, stream).status);
+  wipe(0);
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  Bytes layer(kCacheBlocks * layout_.bytes());
+  ASSERT_TRUE((*load)->let_wait(stream.stream, 0, 20000));
+  stream.copy(host_->bytes().data(), cache_, layer.size());
+  stream.wait();
+  for (size_t i = 0; i < numbers.size(); i++) {
+    const Bytes bytes = content(1 + i, layout_.bytes());
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + 4096, host_of(place(0, numbers[i]))));
+  }
+  EXPECT_TRUE((*load)->wait(20000));
+  EXPECT_TRUE(cache_has(1, numbers));
+}
+
+// The blocks' memory may still be read by what the caller's stream has: the load comes after that.
+TEST_F(DeviceGpuMemory, ALoadComesAfterWhatItsStreamHas) {
+  for (const std::string& tiers : {std::string("dram=4M"), ssd()}) {
+    open(tiers, kApart);
+    Stream stream;
+    const auto keys = block_keys(1, 20);
+    const auto numbers = some_numbers(20, 4);
+    put_in_cache(1, numbers);
+    ASSERT_TRUE(save(keys, numbers, stream).status);
+    put_in_cache(1, numbers, 7);  // what was there before
+    Stream reader;
+    auto before = copies_->pinned(kCacheBlocks * layout_.bytes());
+    ASSERT_TRUE(before);
+    reader.sleep();
+    reader.copy((*before)->bytes().data(), cache_, kCacheBlocks * layout_.bytes());
+    auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, reader.stream);
+    ASSERT_TRUE(load);
+    EXPECT_TRUE((*load)->wait(20000));
+    reader.wait();
+    EXPECT_TRUE(std::equal((*before)->bytes().begin(), (*before)->bytes().end(), host_->bytes().begin()));
+    EXPECT_TRUE(cache_has(1, numbers));
+    load->reset();
+    TearDown();
+  }
+}
+
+// What computes the blocks comes before their copies, what overwrites them after.
+TEST_F(DeviceGpuMemory, ASaveTakesWhatItsStreamHasMade) {
+  open("dram=4M", kApart);
+  Stream stream;
+  const auto keys = block_keys(1, 20);
+  const auto numbers = some_numbers(20, 5);
+  put_in_cache(1, numbers, 3);
+  auto made = copies_->pinned(kCacheBlocks * layout_.bytes()), later = copies_->pinned(kCacheBlocks * layout_.bytes());
+  ASSERT_TRUE(made && later);
+  put_in_cache(1, numbers, 4);
+  std::copy(host_->bytes().begin(), host_->bytes().end(), (*later)->bytes().begin());
+  put_in_cache(1, numbers);
+  std::copy(host_->bytes().begin(), host_->bytes().end(), (*made)->bytes().begin());
+  wipe(0x11);
+  stream.sleep();
+  stream.copy(cache_, (*made)->bytes().data(), kCacheBlocks * layout_.bytes());
+  const auto all = places(numbers);
+  auto save = gpu_->save(session_, keys, std::vector<const std::byte*>(all.begin(), all.end()), 0);
+  ASSERT_TRUE(save);
+  for (uint32_t layer = 0; layer < layout_.layers; layer++) ASSERT_TRUE((*save)->layer(layer, stream.stream));
+  ASSERT_TRUE((*save)->behind(stream.stream));
+  stream.copy(cache_, (*later)->bytes().data(), kCacheBlocks * layout_.bytes());
+  EXPECT_EQ((*save)->finish().stored, 20u);
+  stream.wait();
+  EXPECT_TRUE(cache_has(1, numbers, 4));
+  wipe(0);
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_TRUE((*load)->wait(20000));
+  EXPECT_TRUE(cache_has(1, numbers));
+}
+
+TEST_F(DeviceGpuMemory, AsMuchAsThereIsStagingFor) {
+  open(ssd(), kApart, 6);
+  Stream stream;
+  const auto keys = block_keys(1, 10);
+  const auto numbers = some_numbers(10, 6);
+  put_in_cache(1, numbers);
+  const auto all = places(numbers);
+  const std::vector<const std::byte*> from(all.begin(), all.end());
+  {
+    auto save = gpu_->save(session_, keys, from, 0);
+    ASSERT_TRUE(save);
+    EXPECT_EQ((*save)->blocks(), 6u);
+    auto none = gpu_->save(session_, keys, from, 0);
+    ASSERT_TRUE(none);
+    EXPECT_EQ((*none)->blocks(), 0u);
+    for (uint32_t layer = 0; layer < layout_.layers; layer++) {
+      EXPECT_TRUE((*save)->layer(layer, stream.stream));
+      EXPECT_TRUE((*none)->layer(layer, stream.stream));
+    }
+    EXPECT_EQ((*save)->finish().stored, 6u);
+    EXPECT_EQ((*none)->finish().stored, 0u);
+  }
+  EXPECT_EQ(gpu_->staging().free_slots(), 6u);
+  std::vector<const std::byte*> rest;
+  for (size_t piece = 0; piece < layout_.pieces.size(); piece++)
+    rest.insert(rest.end(), from.begin() + static_cast<std::ptrdiff_t>(piece * 10 + 6),
+                from.begin() + static_cast<std::ptrdiff_t>(piece * 10 + 10));
+  {
+    auto save = gpu_->save(session_, std::span(keys).subspan(6), rest, 6);
+    ASSERT_TRUE(save);
+    for (uint32_t layer = 0; layer < layout_.layers; layer++) EXPECT_TRUE((*save)->layer(layer, stream.stream));
+    EXPECT_EQ((*save)->finish().stored, 4u);
+  }
+  wipe(0);
+  PlanOptions decide;
+  auto load = gpu_->load(session_, keys, all, 0, &decide, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_EQ((*load)->blocks(), 6u);
+  EXPECT_EQ((*load)->plan().load, 6u);
+  EXPECT_TRUE((*load)->wait(20000));
+  EXPECT_EQ((*load)->good_blocks(), 6u);
+  EXPECT_TRUE(cache_has(1, {numbers.begin(), numbers.begin() + 6}));
+  load->reset();
+  EXPECT_EQ(gpu_->staging().free_slots(), 6u);
+}
+
+TEST_F(DeviceGpuMemory, WhatIsNotFinishedIsNotStored) {
+  open("dram=4M", kApart);
+  Stream stream;
+  const auto keys = block_keys(1, 10);
+  const auto all = places(some_numbers(10, 7));
+  const std::vector<const std::byte*> from(all.begin(), all.end());
+  {
+    auto save = gpu_->save(session_, keys, from, 0);
+    ASSERT_TRUE(save);
+    EXPECT_TRUE((*save)->layer(1, stream.stream));
+    EXPECT_EQ((*save)->layer(1, stream.stream).code(), Code::kExists);
+    EXPECT_EQ((*save)->layer(4, stream.stream).code(), Code::kInvalid);
+    EXPECT_EQ((*save)->finish().status.code(), Code::kInvalid) << "three layers are missing";
+  }
+  EXPECT_EQ(*store_->lookup(session_, keys), 0u);
+  EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+  EXPECT_EQ(gpu_->save(session_, keys, std::span(from).first(5), 0).status().code(), Code::kInvalid);
+  EXPECT_EQ(gpu_->load(session_, keys, std::span(all).first(5), 0, nullptr, stream.stream).status().code(),
+            Code::kInvalid);
+  EXPECT_EQ(gpu_->load(4711, keys, all, 0, nullptr, stream.stream).status().code(), Code::kNotFound);
+  auto load = gpu_->load(session_, keys, all, 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_EQ((*load)->blocks(), 0u);
+  EXPECT_TRUE((*load)->wait(0));
+  EXPECT_EQ((*load)->wait_layer(4, 0).code(), Code::kInvalid);
+  const auto queue = std::make_shared<engine::CompletionQueue>();
+  EXPECT_EQ((*load)->notify(queue, 1).code(), Code::kUnsupported);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  EXPECT_EQ(gpu_->load(session_, keys, all, 0, nullptr, stream.stream).status().code(), Code::kInvalid);
+  EXPECT_EQ(cudaStreamEndCapture(stream.stream, &graph), cudaSuccess);
+  if (graph) cudaGraphDestroy(graph);
+}
+
+// A pinned block stays where it is while the device may read it, whatever is stored meanwhile.
+TEST_F(DeviceGpuMemory, ManyThreads) {
+  open("dram=1M," + ssd(), kApart, 64);
+  constexpr size_t kBlocks = 8, kThreads = 4;
+  put_in_cache(0, some_numbers(kBlocks, 1));
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (size_t t = 0; t < kThreads; t++) {
+    threads.emplace_back([&, t] {
+      Stream stream;
+      const SessionId session = *store_->open_session(0, 0);
+      auto up = copies_->pinned(kBlocks * layout_.bytes());
+      ASSERT_TRUE(up);
+      // Places of this thread's own: its blocks side by side, piece by piece.
+      std::vector<std::byte*> mine;
+      std::vector<const std::byte*> from;
+      for (size_t piece = 0; piece < layout_.pieces.size(); piece++)
+        for (size_t i = 0; i < kBlocks; i++) mine.push_back(place(piece, t * kBlocks + i));
+      from.assign(mine.begin(), mine.end());
+      const auto each = [&](auto what) {
+        for (size_t piece = 0, at = 0; piece < layout_.pieces.size(); at += layout_.pieces[piece++])
+          for (size_t i = 0; i < kBlocks; i++) what(piece, i, (*up)->bytes().data() + i * layout_.bytes() + at);
+      };
+      for (uint64_t round = 0; round < 12; round++) {
+        const uint64_t first = 1000 * (t + 1) + round / 3 * kBlocks;
+        const auto keys = block_keys(first, kBlocks);
+        for (size_t i = 0; i < kBlocks; i++) {
+          const Bytes bytes = content(first + i, layout_.bytes());
+          std::copy(bytes.begin(), bytes.end(), (*up)->bytes().data() + i * layout_.bytes());
+        }
+        each([&](size_t piece, size_t i, std::byte* host) {
+          stream.copy(mine[piece * kBlocks + i], host, layout_.pieces[piece]);
+        });
+        auto save = gpu_->save(session, keys, from, 0);
+        ASSERT_TRUE(save);
+        for (uint32_t layer = 0; layer < layout_.layers; layer++) ASSERT_TRUE((*save)->layer(layer, stream.stream));
+        ASSERT_TRUE((*save)->behind(stream.stream));
+        (void)(*save)->finish();
+        std::fill((*up)->bytes().begin(), (*up)->bytes().end(), std::byte{0});
+        each([&](size_t piece, size_t i, std::byte* host) {
+          stream.copy(mine[piece * kBlocks + i], host, layout_.pieces[piece]);
+        });
+        auto load = gpu_->load(session, keys, mine, 0, nullptr, stream.stream);
+        ASSERT_TRUE(load);
+        for (uint32_t layer = 0; layer < layout_.layers; layer++)
+          ASSERT_TRUE((*load)->let_wait(stream.stream, layer, 20000));
+        each([&](size_t piece, size_t i, std::byte* host) {
+          stream.copy(host, mine[piece * kBlocks + i], layout_.pieces[piece]);
+        });
+        stream.wait();
+        for (size_t i = 0; i < (*load)->good_blocks(); i++) {
+          const Bytes bytes = content(first + i, layout_.bytes());
+          if (!std::equal(bytes.begin(), bytes.end(), (*up)->bytes().data() + i * layout_.bytes())) wrong++;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+}
+
+#ifdef NEOTIER_CUDA_STAND_IN
+TEST_F(DeviceGpuMemory, CopiesThatFail) {
+  using cuda_stand_in::Call;
+  open("dram=4M", kApart);
+  Stream stream;
+  const auto keys = block_keys(1, 10);
+  const auto numbers = some_numbers(10, 8);
+  const auto all = places(numbers);
+  put_in_cache(1, numbers);
+  {
+    auto save = gpu_->save(session_, keys, std::vector<const std::byte*>(all.begin(), all.end()), 0);
+    ASSERT_TRUE(save);
+    cuda_stand_in::fail(Call::kLaunch, 1, cudaErrorLaunchOutOfResources);
+    EXPECT_EQ((*save)->layer(0, stream.stream).code(), Code::kIo);
+    for (uint32_t layer = 1; layer < layout_.layers; layer++) EXPECT_TRUE((*save)->layer(layer, stream.stream));
+    EXPECT_EQ((*save)->finish().status.code(), Code::kIo) << "a layer of it was not copied";
+  }
+  EXPECT_EQ(*store_->lookup(session_, keys), 0u);
+  ASSERT_TRUE(save(keys, numbers, stream).status);
+  cuda_stand_in::fail(Call::kLaunch, 1, cudaErrorIllegalAddress);
+  EXPECT_EQ(gpu_->load(session_, keys, all, 0, nullptr, stream.stream).status().code(), Code::kGone);
+  auto load = gpu_->load(session_, keys, all, 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_TRUE((*load)->wait_layer(0, 20000));
+  cuda_stand_in::fail(Call::kQuery, 1, cudaErrorLaunchFailure);
+  EXPECT_EQ((*load)->wait_layer(1, 20000).code(), Code::kGone);
+  EXPECT_EQ((*load)->good_blocks(), 0u);
+  load->reset();
+  EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+}
+
+// What a load reads and writes is its own until the device is through with it.
+TEST_F(DeviceGpuMemory, NothingIsLetGoUnderTheDevice) {
+  open(ssd(), kApart);
+  Stream stream;
+  const auto keys = block_keys(1, 10);
+  const auto numbers = some_numbers(10, 9);
+  put_in_cache(1, numbers);
+  ASSERT_TRUE(save(keys, numbers, stream).status);
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  cuda_stand_in::hold();
+  EXPECT_EQ((*load)->wait_layer(0, 200).code(), Code::kTimeout);
+  std::atomic<bool> gone{false};
+  std::thread ends([&] {
+    load->reset();
+    gone = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(gone);
+  EXPECT_EQ(gpu_->staging().free_slots(), 54u);
+  cuda_stand_in::release();
+  ends.join();
+  EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+}
+#endif
+
+}  // namespace
+}  // namespace neotier::kv
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (!neotier::engine::cuda_available()) {
+    std::puts("skipped: no CUDA device on this machine");
+    return 0;
+  }
+  return RUN_ALL_TESTS();
+}
