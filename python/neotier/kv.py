@@ -103,14 +103,22 @@ class Pages:
 @dataclass(frozen=True)
 class Pieces:
     """What load() and store() take in the place of buffers: addresses of `stride` bytes each, in memory that lives as long as owner
-    does."""
+    does. A list of numbers, or, where there are many, a buffer of unsigned 64-bit ones (array("Q"), numpy.uint64)."""
 
-    addresses: list[int]
+    addresses: list[int] | Buffer
     stride: int
     owner: Any
 
     def __len__(self) -> int:
         return len(self.addresses)
+
+    def _array(self):
+        """As C has them, and what they live in."""
+        held = array("Q", self.addresses) if isinstance(self.addresses, list) else self.addresses
+        view = memoryview(held)
+        if view.itemsize != 8 or view.ndim != 1 or not view.c_contiguous:
+            raise ValueError("addresses: a list, or a buffer of 64-bit numbers, one after another")
+        return ffi.cast("void **", ffi.from_buffer(held)), (self, held)
 
 
 class Load:
@@ -133,10 +141,15 @@ class Load:
         """Leading blocks whose layers, of those waited for, have all arrived."""
         return lib.neotier_kv_load_good(self._load)
 
-    def wait(self, timeout: float | None = None, layer: int | None = None) -> None:
+    def wait(self, timeout: float | None = None, layer: int | None = None, stream: int | None = None) -> None:
         """Until it is there, or that layer of all blocks. Raises TimeoutError, or what failed: blocks from `good` on are to be
-        computed then."""
-        if layer is None:
+        computed then. stream: what that stream of the GPU (a cudaStream_t, 0 the default one) gets later comes after that layer's
+        arrival; the caller itself waits only for what a disk or a server has to bring first."""
+        if stream is not None:
+            if layer is None:
+                raise ValueError("stream: of a layer")
+            check(lib.neotier_kv_load_let_wait(self._load, layer, ffi.cast("void *", stream), _ms(timeout)))
+        elif layer is None:
             check(lib.neotier_kv_load_wait(self._load, _ms(timeout)))
         else:
             check(lib.neotier_kv_load_wait_layer(self._load, layer, _ms(timeout)))
@@ -164,6 +177,106 @@ class Load:
     __del__ = close
 
     def __enter__(self) -> "Load":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Save:
+    """Layers of blocks on their way out of a GPU's memory. What is not finished is not stored. One thread at a time."""
+
+    def __init__(self, gpu: "GpuMemory", save, held) -> None:
+        self._gpu = gpu  # outlives it
+        self._save = not_null(save)
+        self._held = held
+        gpu._users.add(self)
+
+    @property
+    def blocks(self) -> int:
+        """Leading blocks that there is staging for; the others are not saved."""
+        return lib.neotier_kv_save_blocks(self._save)
+
+    def layer(self, layer: int, stream: int = 0) -> None:
+        """What `stream` has now writes that layer of all blocks: it is copied when that has passed. Each layer once."""
+        check(lib.neotier_kv_save_layer(self._save, layer, ffi.cast("void *", stream)))
+
+    def behind(self, stream: int = 0) -> None:
+        """What `stream` gets later comes after the copies that were started: the blocks may be overwritten. Does not wait."""
+        check(lib.neotier_kv_save_behind(self._save, ffi.cast("void *", stream)))
+
+    def finish(self) -> Stored:
+        """Waits for the copies of all layers, and stores the blocks. Once. FullError: as KvSession.store()."""
+        stored = ffi.new("struct neotier_kv_stored *", {"struct_bytes": ffi.sizeof("struct neotier_kv_stored")})
+        check(lib.neotier_kv_save_finish(self._save, stored))
+        return Stored(stored.stored, stored.present, stored.filtered, stored.passed)
+
+    def close(self) -> None:
+        """Waits for copies that are being made."""
+        if self._save is not None:
+            save, self._save, self._held = self._save, None, None
+            if self._gpu._gpu is not None and self._gpu._store._engine._alive:
+                lib.neotier_kv_save_free(save)
+
+    __del__ = close
+
+    def __enter__(self) -> "Save":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class GpuMemory:
+    """The memory of GPU `device`, that blocks of the store are loaded into and saved from. Addresses and streams are that device's:
+    Pieces of a torch.Tensor's data_ptr(), torch.cuda.current_stream().cuda_stream. Streams that are being captured into a graph are
+    refused; captures of others are not disturbed.
+
+    Opening pins the engine's DRAM tiers, and staging_bytes of memory besides: some .3 s a GiB. Raises NeoTierError: no such device, no
+    driver. Any thread; a load or a save belongs to one.
+    """
+
+    def __init__(self, store: "KvStore", device: int = 0, staging_bytes: int = 1 << 30) -> None:
+        self._gpu = None
+        self._store = store
+        self._users: "weakref.WeakSet[Load | Save]" = weakref.WeakSet()
+        self._gpu = not_null(lib.neotier_kv_gpu_open(store._handle(), device, staging_bytes))
+        store._gpus.add(self)
+
+    def _handle(self):
+        if self._gpu is None:
+            raise ValueError("the GPU's memory is closed")
+        return self._gpu
+
+    def load(self, session: "KvSession", keys: Keys, into: "Pieces", first_position: int = 0, decide: PlanOptions | None = None,
+             stream: int = 0) -> Load:
+        """As KvSession.load(). The copies come after what `stream` has now: who used the blocks before has read them."""
+        names, nr = key_array(keys)
+        held = self._store._pieces(into, nr, True)
+        made = ffi.NULL if decide is None else _plan_struct(decide)
+        load = not_null(lib.neotier_kv_gpu_load_start(self._handle(), session._session, names, nr, held[0], first_position, made,
+                                                      ffi.cast("void *", stream)))
+        started = Load(self._store, load, (held, self), None if decide is None else _plan(made))
+        self._users.add(started)
+        return started
+
+    def save(self, session: "KvSession", keys: Keys, data: "Pieces", first_position: int = 0) -> Save:
+        """Begins to save blocks, layer by layer. data: as `into` of load()."""
+        names, nr = key_array(keys)
+        held = self._store._pieces(data, nr, False)
+        return Save(self, lib.neotier_kv_gpu_save_start(self._handle(), session._session, names, nr, held[0], first_position), held)
+
+    def close(self) -> None:
+        """Ends its loads and saves; nothing of it may be in use in another thread."""
+        if self._gpu is not None:
+            for user in list(self._users):
+                user.close()
+            gpu, self._gpu = self._gpu, None
+            self._store._gpus.discard(self)
+            if self._store._engine._alive:
+                lib.neotier_kv_gpu_close(gpu)
+
+    def __enter__(self) -> "GpuMemory":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -265,6 +378,7 @@ class KvStore:
         self.piece_bytes = [layer_bytes] * layers if piece_bytes is None else list(piece_bytes)
         self._kv = not_null(lib.neotier_kv_open(engine._handle(), config))
         self._loads: "weakref.WeakSet[Load]" = weakref.WeakSet()
+        self._gpus: "set[GpuMemory]" = set()  # they go before the store, even where nobody else knows them any more
         engine._before_close.add(self)
 
     def _handle(self):
@@ -278,7 +392,7 @@ class KvStore:
         if isinstance(buffers, Pieces):
             if buffers.stride < max(self.piece_bytes):
                 raise ValueError(f"pieces of {buffers.stride} bytes; a block has one of {max(self.piece_bytes)}")
-            return ffi.cast("void **", ffi.from_buffer(addresses := array("Q", buffers.addresses))), (buffers, addresses)
+            return buffers._array()
         held = [ffi.from_buffer(buffer, require_writable=writable) for buffer in buffers]
         for place, buffer in enumerate(held):
             if len(buffer) != self.piece_bytes[place // nr]:
@@ -336,6 +450,8 @@ class KvStore:
     def close(self) -> None:
         """Ends its loads. The blocks stay in the engine. Nothing of it may be in use in another thread."""
         if self._kv is not None:
+            for gpu in list(self._gpus):
+                gpu.close()
             for load in list(self._loads):
                 load.close()
             kv, self._kv = self._kv, None

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -60,6 +61,49 @@ size_t Staging::free_slots() const {
   return free_.size();
 }
 
+Feeder::~Feeder() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_.notify_all();
+  thread_.join();
+}
+
+void Feeder::post(std::function<Status()> ask, bool& asked, Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back({std::move(ask), &asked, &status});
+  }
+  work_.notify_one();
+}
+
+void Feeder::wait(const bool& asked) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return asked; });
+}
+
+void Feeder::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    const Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    Status status;
+    try {
+      status = job.ask();
+    } catch (const std::bad_alloc&) {
+      status = engine::no_memory();
+    }
+    lock.lock();
+    *job.status = std::move(status);
+    *job.asked = true;
+    done_.notify_all();
+  }
+}
+
 // Blocks that lie where the device can read are copied from there from the beginning on, layer by layer; of the others
 // a layer is sent on once it has come to staging and somebody waits for it.
 class GpuLoad final : public Loading, private Landing {
@@ -68,6 +112,9 @@ class GpuLoad final : public Loading, private Landing {
       : gpu_(gpu), keys_(keys), into_(into.begin(), into.end()), layers_(gpu.store_.layout().layers()) {}
   ~GpuLoad() override {
     if (host_) host_->cancel();
+    cancelled_ = true;
+    for (const Layer& layer : layers_)
+      if (layer.posted) gpu_.feeder_.wait(layer.asked);
     // What has been asked for reads what the pins hold, and writes to the caller's memory.
     for (const CopyLane lane : {CopyLane::kIn, CopyLane::kStagedIn})
       if (auto mark = gpu_.copies_->mark(lane)) (void)gpu_.copies_->wait(**mark, kForever);
@@ -83,20 +130,10 @@ class GpuLoad final : public Loading, private Landing {
     if (!load) return load.status();
     host_ = std::move(*load);
     good_ = host_->blocks();
+    if (direct_.empty()) return {};
     for (uint32_t layer = 0; layer < layers_.size(); layer++) {
-      for (const bool own : {true, false}) {
-        std::vector<DeviceCopy> copies;
-        for (const Direct& direct : direct_)
-          if (direct.own == own && direct.block < host_->blocks()) add(layer, direct.block, direct.from, copies);
-        if (copies.empty()) continue;
-        // What another device may have is the driver's to copy; a kernel of this one may not reach it.
-        const auto method = own ? engine::CopyMethod::kChosen : engine::CopyMethod::kEach;
-        if (Status s = gpu_.copies_->copy(CopyLane::kIn, copies, method); !s) return s;
-      }
-      if (direct_.empty()) continue;
-      auto mark = gpu_.copies_->mark(CopyLane::kIn);
-      if (!mark) return mark.status();
-      layers_[layer].direct = std::move(*mark);
+      gpu_.feeder_.post([this, layer] { return ask_for(layer); }, layers_[layer].asked, layers_[layer].status);
+      layers_[layer].posted = true;
     }
     return {};
   }
@@ -104,7 +141,10 @@ class GpuLoad final : public Loading, private Landing {
   size_t blocks() const override { return host_->blocks(); }
   const LoadPlan& plan() const override { return host_->plan(); }
   size_t good_blocks() const override { return good_; }
-  void cancel() override { host_->cancel(); }
+  void cancel() override {
+    cancelled_ = true;
+    host_->cancel();
+  }
   Status notify(const std::shared_ptr<engine::CompletionQueue>&, uint64_t) override { return no_queue(); }
   Status notify_layers(const std::shared_ptr<engine::CompletionQueue>&, uint64_t) override { return no_queue(); }
 
@@ -134,6 +174,8 @@ class GpuLoad final : public Loading, private Landing {
     bool own;  // the host's memory, which this device reaches
   };
   struct Layer {
+    bool posted = false, asked = false;  // of the blocks that are copied directly; the feeder's until `asked`
+    Status status;
     std::unique_ptr<DeviceMark> direct, staged;
     bool sent = false;
   };
@@ -170,6 +212,23 @@ class GpuLoad final : public Loading, private Landing {
       copies.push_back({into_[i * keys_ + block], from + piece.offset, piece.bytes});
     }
   }
+  // In the feeder's thread.
+  Status ask_for(uint32_t layer) {
+    if (cancelled_) return {Code::kCancelled, "the load was cancelled"};
+    for (const bool own : {true, false}) {
+      std::vector<DeviceCopy> copies;
+      for (const Direct& direct : direct_)
+        if (direct.own == own && direct.block < host_->blocks()) add(layer, direct.block, direct.from, copies);
+      if (copies.empty()) continue;
+      // What another device may have is the driver's to copy; a kernel of this one may not reach it.
+      const auto method = own ? engine::CopyMethod::kChosen : engine::CopyMethod::kEach;
+      if (Status s = gpu_.copies_->copy(CopyLane::kIn, copies, method); !s) return s;
+    }
+    auto mark = gpu_.copies_->mark(CopyLane::kIn);
+    if (!mark) return mark.status();
+    layers_[layer].direct = std::move(*mark);
+    return {};
+  }
   static Status no_queue() {
     return {Code::kUnsupported, "a load into a GPU's memory has no place in a queue; let its stream wait"};
   }
@@ -181,6 +240,8 @@ class GpuLoad final : public Loading, private Landing {
     if (number >= layers_.size() || first.code() == Code::kTimeout) return first;
     good_ = std::min(good_, host_->good_blocks());
     Layer& layer = layers_[number];
+    if (layer.posted) gpu_.feeder_.wait(layer.asked);
+    if (!layer.status) return broken(layer.status);
     if (!layer.sent) {
       std::vector<DeviceCopy> copies;
       for (const auto& [block, slot] : staged_)
@@ -217,6 +278,7 @@ class GpuLoad final : public Loading, private Landing {
   std::vector<std::pair<size_t, std::byte*>> staged_;
   std::vector<Layer> layers_;
   size_t good_ = 0;
+  std::atomic<bool> cancelled_{false};
   std::unique_ptr<Load> host_;
 };
 
@@ -249,7 +311,7 @@ Result<std::unique_ptr<Save>> GpuMemory::save(SessionId session, std::span<const
   if (!as_many(store_, from.size(), keys.size())) return not_so_many(store_, from.size(), keys.size());
   std::unique_ptr<Save> save(new Save(*this, session, keys, first_position));
   save->from_.assign(from.begin(), from.end());
-  save->copied_.resize(store_.layout().layers());
+  save->layers_ = std::vector<Save::Layer>(store_.layout().layers());
   save->slots_.reserve(keys.size());
   while (save->slots_.size() < keys.size()) {
     std::byte* const slot = staging_->take();
@@ -261,43 +323,60 @@ Result<std::unique_ptr<Save>> GpuMemory::save(SessionId session, std::span<const
 
 Save::~Save() {
   // A copy that is asked for writes to staging, and reads the caller's memory.
-  if (!finished_ && std::find(copied_.begin(), copied_.end(), true) != copied_.end())
+  (void)settle();
+  const bool some = std::any_of(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.posted; });
+  if (some && !finished_)
     if (auto mark = gpu_.copies_->mark(CopyLane::kOut)) (void)gpu_.copies_->wait(**mark, kForever);
   for (std::byte* slot : slots_) gpu_.staging_->give_back(slot);
 }
 
-Status Save::layer(uint32_t layer, void* stream) {
-  const BlockLayout& layout = gpu_.store_.layout();
-  if (layer >= layout.layers()) return {Code::kInvalid, fmt::format("layer {} of {}", layer, layout.layers())};
-  if (copied_[layer]) return {Code::kExists, fmt::format("layer {} has been saved", layer)};
-  if (Status s = gpu_.copies_->after(CopyLane::kOut, stream); !s) return s;
-  std::vector<DeviceCopy> copies;
-  copies.reserve(slots_.size() * (layout.end_piece(layer) - layout.first_piece(layer)));
-  for (size_t i = layout.first_piece(layer); i < layout.end_piece(layer); i++) {
-    const BlockPiece& piece = layout.pieces()[i];
-    for (size_t block = 0; block < slots_.size(); block++)
-      copies.push_back({slots_[block] + piece.offset, from_[i * keys_.size() + block], piece.bytes});
+Status Save::settle() {
+  Status first;
+  for (const Layer& layer : layers_) {
+    if (!layer.posted) continue;
+    gpu_.feeder_.wait(layer.asked);
+    if (first.is_ok()) first = layer.status;
   }
-  copied_[layer] = true;  // an error may come after some of them
-  Status status = gpu_.copies_->copy(CopyLane::kOut, copies);
-  if (!status) failed_ = status;
-  return status;
+  return first;
+}
+
+Status Save::layer(uint32_t layer, void* stream) {
+  if (layer >= layers_.size()) return {Code::kInvalid, fmt::format("layer {} of {}", layer, layers_.size())};
+  if (layers_[layer].posted) return {Code::kExists, fmt::format("layer {} has been saved", layer)};
+  if (Status s = gpu_.copies_->after(CopyLane::kOut, stream); !s) return s;
+  const auto ask = [this, layer]() -> Status {
+    const BlockLayout& layout = gpu_.store_.layout();
+    std::vector<DeviceCopy> copies;
+    copies.reserve(slots_.size() * (layout.end_piece(layer) - layout.first_piece(layer)));
+    for (size_t i = layout.first_piece(layer); i < layout.end_piece(layer); i++) {
+      const BlockPiece& piece = layout.pieces()[i];
+      for (size_t block = 0; block < slots_.size(); block++)
+        copies.push_back({slots_[block] + piece.offset, from_[i * keys_.size() + block], piece.bytes});
+    }
+    return gpu_.copies_->copy(CopyLane::kOut, copies);
+  };
+  gpu_.feeder_.post(ask, layers_[layer].asked, layers_[layer].status);
+  layers_[layer].posted = true;
+  return {};
 }
 
 Status Save::behind(void* stream) {
+  if (Status asked = settle(); !asked) return asked;
   auto mark = gpu_.copies_->mark(CopyLane::kOut);
   return mark ? gpu_.copies_->let_wait(stream, **mark) : mark.status();
 }
 
 StoreResult Save::finish() {
   StoreResult result;
-  if (finished_ || std::find(copied_.begin(), copied_.end(), false) != copied_.end()) {
+  const bool all = std::all_of(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.posted; });
+  if (finished_ || !all) {
     result.status = {Code::kInvalid, finished_ ? "the save has been finished" : "a layer of the save is missing"};
     return result;
   }
+  result.status = settle();
+  if (!result.status) return result;
   auto mark = gpu_.copies_->mark(CopyLane::kOut);
   result.status = mark ? gpu_.copies_->wait(**mark, kForever) : mark.status();
-  if (!failed_) result.status = failed_;
   if (!result.status) return result;
   finished_ = true;
   const BlockLayout& layout = gpu_.store_.layout();

@@ -10,10 +10,14 @@
 // Thread safety: all calls from any thread; a load or a save belongs to one at a time.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "engine/engine.h"
@@ -37,6 +41,31 @@ class Staging {
   size_t slots_ = 0;
   mutable std::mutex mutex_;
   std::vector<std::byte*> free_;
+};
+
+// Asks the device for copies in a thread of its own, in the order of post(): some microseconds a piece are a caller's
+// forward pass otherwise. Any thread.
+class Feeder {
+ public:
+  Feeder() : thread_([this] { run(); }) {}
+  ~Feeder();
+  // One copy job. `asked` becomes true when it has been run; it and what `ask` uses must stay until then.
+  void post(std::function<engine::Status()> ask, bool& asked, engine::Status& status);
+  void wait(const bool& asked);
+
+ private:
+  struct Job {
+    std::function<engine::Status()> ask;
+    bool* asked;
+    engine::Status* status;
+  };
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable work_, done_;
+  std::deque<Job> jobs_;
+  bool stop_ = false;
+  std::thread thread_;
 };
 
 class GpuMemory;
@@ -71,8 +100,13 @@ class Save {
   const uint32_t first_position_;
   std::vector<const std::byte*> from_;  // [piece][block]
   std::vector<std::byte*> slots_;       // by block
-  std::vector<bool> copied_;            // by layer
-  engine::Status failed_;               // of a layer's copies
+  struct Layer {
+    bool posted = false, asked = false;
+    engine::Status status;
+  };
+  std::vector<Layer> layers_;
+  // Of those posted: until they have been asked for. The first error.
+  engine::Status settle();
   bool finished_ = false;
 };
 
@@ -101,6 +135,7 @@ class GpuMemory {
   KvStore& store_;
   const std::unique_ptr<engine::DeviceCopies> copies_;
   std::unique_ptr<Staging> staging_;  // after copies_: goes before
+  Feeder feeder_;
 };
 
 }  // namespace neotier::kv

@@ -84,40 +84,42 @@ TEST(CudaStandIn, AFailedLaunchEndsNothingEarly) { nothing_ends_before_its_copie
 TEST(CudaStandIn, AFailedRecordEndsNothingEarly) { nothing_ends_before_its_copies(Call::kRecord, 0); }
 
 // A batch whose staging is full flushes it on the way: all that was in it fails with the flush.
-TEST(CudaStandIn, AFailedFlushFailsAllThatItCarried) {
+void failed_flush(Call call, uint64_t bytes, int count) {
   StandInHarness harness;
   Tier& tier = harness.tier();
-  constexpr uint64_t kBytes = 200000;
-  constexpr int kCount = 12;
   std::vector<Extent> extents;
   std::vector<Bytes> memory;
-  for (int i = 0; i < kCount; i++) {
-    extents.push_back(*tier.allocate(make_key(i), kBytes));
-    Bytes content = pattern(i, kBytes);
+  for (int i = 0; i < count; i++) {
+    extents.push_back(*tier.allocate(make_key(i), bytes));
+    Bytes content = pattern(i, bytes);
     ASSERT_TRUE(write_now(tier, extents.back(), content));
-    memory.emplace_back(kBytes);
+    memory.emplace_back(bytes);
   }
   for (unsigned failures = 1; failures < 4; failures++) {
     for (Bytes& one : memory) std::fill(one.begin(), one.end(), std::byte{0});
     cuda_stand_in::hold();
     TransferBatch batch(tier);
-    for (int i = 0; i < kCount; i++) batch.add(Op::kRead, extents[i], 0, std::span(memory[i]));
-    cuda_stand_in::fail(Call::kLaunch, failures, cudaErrorLaunchOutOfResources);
+    for (int i = 0; i < count; i++) batch.add(Op::kRead, extents[i], 0, std::span(memory[i]));
+    cuda_stand_in::fail(call, failures, cudaErrorLaunchOutOfResources);
     batch.submit_some();
     cuda_stand_in::release();
     batch.run();
     int failed = 0;
-    for (int i = 0; i < kCount; i++) {
+    for (int i = 0; i < count; i++) {
       ASSERT_EQ(batch.calls(i), 1u);
       if (batch.status(i)) {
-        EXPECT_EQ(memory[i], pattern(i, kBytes)) << i;
+        EXPECT_EQ(memory[i], pattern(i, bytes)) << i;
       } else {
         failed++;
       }
     }
     EXPECT_GT(failed, 0);
-    cuda_stand_in::fail(Call::kLaunch, 0, cudaSuccess);
+    cuda_stand_in::fail(call, 0, cudaSuccess);
   }
+}
+TEST(CudaStandIn, AFailedFlushFailsAllThatItCarried) {
+  failed_flush(Call::kCopy, 200000, 12);
+  failed_flush(Call::kLaunch, 12000, 60);
 }
 
 using Kinds = ::testing::Types<StandInHarness>;

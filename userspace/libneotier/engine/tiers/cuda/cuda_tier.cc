@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One block of device memory cut up by the arena; a thread and two streams' worth of batches a direction. A batch takes
 // what is queued, up to a limit: pieces of registered host memory go directly, by one kernel where they are many and
-// small and by copies of the driver's where they are large; other host memory goes through pinned staging.
+// small and by the device's copy engines where they are large; other host memory goes through pinned staging.
 #include "engine/tiers/cuda/cuda_tier.h"
 
 #include <cuda_runtime.h>
@@ -28,9 +28,8 @@ using cuda::as_status;
 using cuda::CopyItem;
 using cuda::DeviceScope;
 
-constexpr size_t kBatch = 64;                // transfers
-constexpr uint32_t kMostItems = 1024;        // pieces of one kernel
-constexpr uint64_t kSmallPiece = 256 << 10;  // up to here a kernel beats a copy each
+constexpr size_t kBatch = 64;          // transfers
+constexpr uint32_t kMostItems = 1024;  // pieces of one kernel
 constexpr size_t kFewItems = 4;
 constexpr size_t kInFlight = 2;  // batches a direction: one is copied while the next is staged
 
@@ -39,7 +38,9 @@ struct Lane {
   cudaStream_t stream = nullptr;
   cudaEvent_t done = nullptr;
   std::byte* staging = nullptr;
-  CopyItem* items = nullptr;
+  CopyItem* items = nullptr;  // small ones, for the kernel
+  uint32_t nr_items = 0;
+  std::vector<CopyItem> large;
   // In flight:
   std::vector<std::pair<Transfer*, Status>> transfers;
   struct Unstage {
@@ -91,7 +92,9 @@ class CudaTier final : public Tier {
   void run(Direction& direction, Op op);
   // Issues the batch's copies; what cannot be issued ends with its status when the batch does.
   void issue(Lane& lane, Op op);
-  Status issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uint32_t& items);
+  Status issue_one(Lane& lane, Transfer& transfer, uint64_t& staged);
+  // Asks for what has been gathered, and forgets it.
+  Status send(Lane& lane);
   void finish(Lane& lane);
   Status check(const Transfer& transfer) const;
   bool registered(const std::byte* data, uint64_t bytes) const;
@@ -255,7 +258,35 @@ Status CudaTier::check(const Transfer& transfer) const {
   return {};
 }
 
-Status CudaTier::issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uint32_t& items) {
+Status CudaTier::send(Lane& lane) {
+  cudaError_t error = cudaSuccess;
+  std::array<void*, cuda::kBatchAtOnce> to;
+  std::array<const void*, cuda::kBatchAtOnce> from;
+  std::array<size_t, cuda::kBatchAtOnce> bytes;
+  for (size_t at = 0; at < lane.large.size() && error == cudaSuccess; at += cuda::kBatchAtOnce) {
+    const size_t count = std::min(lane.large.size() - at, cuda::kBatchAtOnce);
+    for (size_t i = 0; i < count; i++) {
+      to[i] = lane.large[at + i].to;
+      from[i] = lane.large[at + i].from;
+      bytes[i] = lane.large[at + i].bytes;
+    }
+    error = cuda::copy_batch(to.data(), from.data(), bytes.data(), count, lane.stream);
+  }
+  if (error != cudaSuccess) {
+    // Nothing of the rest is asked for.
+  } else if (lane.nr_items <= kFewItems) {
+    for (uint32_t i = 0; i < lane.nr_items && error == cudaSuccess; i++)
+      error =
+          cudaMemcpyAsync(lane.items[i].to, lane.items[i].from, lane.items[i].bytes, cudaMemcpyDefault, lane.stream);
+  } else {
+    error = cuda::scatter(lane.items, lane.nr_items, lane.stream);
+  }
+  lane.large.clear();
+  lane.nr_items = 0;
+  return note(error, "copy");
+}
+
+Status CudaTier::issue_one(Lane& lane, Transfer& transfer, uint64_t& staged) {
   if (Status status = check(transfer); !status) return status;
   const bool write = transfer.op == Op::kWrite;
   std::byte* device = base_ + Arena::offset_of(transfer.extent) + transfer.offset;
@@ -269,12 +300,12 @@ Status CudaTier::issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uin
         if (staged == room) {
           // Staging is full: what is in it has to pass first.
           // Other transfers' pieces may be among them, so that what fails here fails them as well.
-          lane.failed = note(cuda::scatter(lane.items, items, lane.stream), "scatter");
+          lane.failed = send(lane);
           if (Status s = note(cudaStreamSynchronize(lane.stream), "copy"); lane.failed) lane.failed = s;
           if (!lane.failed) return lane.failed;
           for (const Lane::Unstage& u : lane.unstage) std::memcpy(u.to, u.from, u.bytes);
           lane.unstage.clear();
-          staged = items = 0;
+          staged = 0;
         }
         bytes = std::min(bytes, room - staged);
         std::byte* pinned = lane.staging + staged;
@@ -288,10 +319,10 @@ Status CudaTier::issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uin
       }
       std::byte* const to = write ? device : host;
       const std::byte* const from = write ? host : device;
-      if (bytes <= kSmallPiece && items < kMostItems) {
-        lane.items[items++] = {to, from, bytes};
-      } else if (Status s = note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane.stream), "copy"); !s) {
-        return s;
+      if (bytes < cuda::kSmallPiece && lane.nr_items < kMostItems) {
+        lane.items[lane.nr_items++] = {to, from, bytes};
+      } else {
+        lane.large.push_back({to, from, bytes});
       }
       device += bytes;
       at += bytes;
@@ -302,27 +333,21 @@ Status CudaTier::issue_one(Lane& lane, Transfer& transfer, uint64_t& staged, uin
 
 void CudaTier::issue(Lane& lane, Op) {
   uint64_t staged = 0;
-  uint32_t items = 0;
   lane.failed = Status::ok();
   lane.recorded = false;
   for (auto& [transfer, status] : lane.transfers) {
     if (!lane.failed) break;
     try {
-      status = issue_one(lane, *transfer, staged, items);
+      status = issue_one(lane, *transfer, staged);
     } catch (const std::bad_alloc&) {
       lane.failed = no_memory();
     }
   }
+  if (lane.failed) lane.failed = send(lane);
+  lane.large.clear();
+  lane.nr_items = 0;
   if (!lane.failed) return;
-  cudaError_t error = cudaSuccess;
-  if (items <= kFewItems) {
-    for (uint32_t i = 0; i < items && error == cudaSuccess; i++)
-      error =
-          cudaMemcpyAsync(lane.items[i].to, lane.items[i].from, lane.items[i].bytes, cudaMemcpyDefault, lane.stream);
-  } else {
-    error = cuda::scatter(lane.items, items, lane.stream);
-  }
-  if (error == cudaSuccess) error = cudaEventRecord(lane.done, lane.stream);
+  const cudaError_t error = cudaEventRecord(lane.done, lane.stream);
   lane.recorded = error == cudaSuccess;
   if (!lane.recorded) lane.failed = note(error, "copy");
 }

@@ -21,9 +21,8 @@ namespace {
 using cuda::DeviceContext;
 using cuda::DeviceScope;
 
-// docs/decisions/0060-gpu-memory.md has what each way was measured to do.
-constexpr uint64_t kKernelPiece = 512 << 10;  // mean size up to which the kernel is used
-constexpr size_t kFewPieces = 4;              // so many are a call each
+// Which method: docs/decisions/0060-gpu-memory.md has what each was measured to do.
+constexpr size_t kFewPieces = 4;  // so many are a call each
 
 class Pinned final : public PinnedMemory {
  public:
@@ -96,8 +95,11 @@ Status Copies::start() {
   if (Status s = note(context_->open(device_), "device"); !s)
     return {Code::kGone, s.what() + "; nvidia-smi lists those that are there"};
   const DeviceScope scope(*context_);
+  // Before the caller's kernels where a processor becomes free: a copy's kernel is short, and has the link to fill.
+  int least = 0, greatest = 0;
+  if (Status s = note(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream"); !s) return s;
   for (cudaStream_t& stream : streams_)
-    if (Status s = note(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream"); !s) return s;
+    if (Status s = note(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "stream"); !s) return s;
   return {};
 }
 
@@ -132,9 +134,9 @@ Status Copies::copy(CopyLane lane, std::span<const DeviceCopy> copies, CopyMetho
   if (method == CopyMethod::kChosen) {
     uint64_t bytes = 0;
     for (const DeviceCopy& copy : copies) bytes += copy.bytes;
-    method = copies.size() <= kFewPieces             ? CopyMethod::kEach
-             : bytes / copies.size() <= kKernelPiece ? CopyMethod::kKernel
-                                                     : CopyMethod::kBatch;
+    method = copies.size() <= kFewPieces                 ? CopyMethod::kEach
+             : bytes / copies.size() < cuda::kSmallPiece ? CopyMethod::kKernel
+                                                         : CopyMethod::kBatch;
   }
   if (method == CopyMethod::kEach) {
     for (const DeviceCopy& copy : copies)
@@ -143,15 +145,20 @@ Status Copies::copy(CopyLane lane, std::span<const DeviceCopy> copies, CopyMetho
     return {};
   }
   if (method == CopyMethod::kBatch) {
-    std::vector<void*> to(copies.size());
-    std::vector<const void*> from(copies.size());
-    std::vector<size_t> bytes(copies.size());
-    for (size_t i = 0; i < copies.size(); i++) {
-      to[i] = copies[i].to;
-      from[i] = copies[i].from;
-      bytes[i] = copies[i].bytes;
+    std::array<void*, cuda::kBatchAtOnce> to;
+    std::array<const void*, cuda::kBatchAtOnce> from;
+    std::array<size_t, cuda::kBatchAtOnce> bytes;
+    for (size_t at = 0; at < copies.size(); at += cuda::kBatchAtOnce) {
+      const size_t count = std::min(copies.size() - at, cuda::kBatchAtOnce);
+      for (size_t i = 0; i < count; i++) {
+        to[i] = copies[at + i].to;
+        from[i] = copies[at + i].from;
+        bytes[i] = copies[at + i].bytes;
+      }
+      if (Status s = note(cuda::copy_batch(to.data(), from.data(), bytes.data(), count, stream), "copies"); !s)
+        return s;
     }
-    return note(cuda::copy_batch(to.data(), from.data(), bytes.data(), copies.size(), stream), "copies");
+    return {};
   }
   static_assert(sizeof(DeviceCopy) == sizeof(cuda::CopyItem));
   for (size_t at = 0; at < copies.size(); at += cuda::kItemsByValue) {

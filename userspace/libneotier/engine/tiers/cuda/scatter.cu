@@ -6,8 +6,10 @@ namespace neotier::engine::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-// So many fill PCIe (docs/decisions/0060-gpu-memory.md), and leave the other processors to compute.
-constexpr unsigned kBlocks = 32;
+// So many fill PCIe (docs/decisions/0060-gpu-memory.md), and leave the other processors to compute: pieces of a page
+// or so wait more than they are copied.
+constexpr unsigned kBlocks = 8, kBlocksOfSmall = 32;
+constexpr uint64_t kSmall = 16 << 10;
 constexpr unsigned kAtOnce = 4;  // words of a thread in flight
 
 struct Items {
@@ -48,14 +50,19 @@ __global__ void copy_items_by_value(const __grid_constant__ Items items, uint32_
   for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) copy_item(items.items[i]);
 }
 
-unsigned blocks_for(size_t count) { return count < kBlocks ? static_cast<unsigned>(count) : kBlocks; }
+unsigned blocks_for(const CopyItem* items, size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; i++) bytes += items[i].bytes;
+  const unsigned blocks = bytes / count < kSmall ? kBlocksOfSmall : kBlocks;
+  return count < blocks ? static_cast<unsigned>(count) : blocks;
+}
 
 }  // namespace
 
 cudaError_t scatter(const CopyItem* items, uint32_t count, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   (void)cudaGetLastError();  // of an earlier call, whose caller has been told
-  copy_items<<<blocks_for(count), kThreads, 0, stream>>>(items, count);
+  copy_items<<<blocks_for(items, count), kThreads, 0, stream>>>(items, count);
   return cudaGetLastError();
 }
 
@@ -65,7 +72,7 @@ cudaError_t scatter_by_value(const CopyItem* items, size_t count, cudaStream_t s
   (void)cudaGetLastError();
   Items all;
   for (size_t i = 0; i < count; i++) all.items[i] = items[i];
-  copy_items_by_value<<<blocks_for(count), kThreads, 0, stream>>>(all, static_cast<uint32_t>(count));
+  copy_items_by_value<<<blocks_for(items, count), kThreads, 0, stream>>>(all, static_cast<uint32_t>(count));
   return cudaGetLastError();
 }
 
