@@ -77,6 +77,7 @@ class DeviceGpuMemory : public ::testing::Test {
     options.piece_bytes = layout.pieces;
     options.layer_pieces = layout.layer_pieces;
     options.recompute_ns = 1000000;
+    options.lease_ms = lease_ms_;
     store_ = std::make_unique<KvStore>(*engine_, options);
     session_ = *store_->open_session(store_->tenant("t", 0), 0);
     auto gpu = GpuMemory::open(*store_, 0, staging_blocks * ((layout.bytes() + 4095) / 4096 * 4096));
@@ -172,6 +173,7 @@ class DeviceGpuMemory : public ::testing::Test {
   }
 
   Layout layout_;
+  uint64_t lease_ms_ = 60000;
   TemporaryFolder folder_{"neotier-gpu"};
   int files_ = 0;
   std::unique_ptr<engine::Engine> engine_;
@@ -351,6 +353,53 @@ TEST_F(DeviceGpuMemory, AsMuchAsThereIsStagingFor) {
   EXPECT_TRUE(cache_has(1, {numbers.begin(), numbers.begin() + 6}));
   load->reset();
   EXPECT_EQ(gpu_->staging().free_slots(), 6u);
+}
+
+// No lease ends while the device may still read.
+TEST_F(DeviceGpuMemory, BlocksStayForAsLongAsTheDeviceReadsThem) {
+  lease_ms_ = 1;
+  open("dram=4M", kApart);
+  Stream stream;
+  const auto keys = block_keys(1, 4);
+  const auto numbers = some_numbers(4, 6);
+  put_in_cache(1, numbers);
+  ASSERT_TRUE(save(keys, numbers, stream).status);
+  wipe(0);
+  stream.sleep();
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(engine_->remove(keys[0]).code(), Code::kBusy);
+  EXPECT_TRUE((*load)->wait(20000));
+  EXPECT_TRUE(cache_has(1, numbers));
+  load->reset();
+  EXPECT_TRUE(engine_->remove(keys[0]));
+}
+
+// As many as are worth it, and no more.
+TEST_F(DeviceGpuMemory, ADecisionIsKept) {
+  open("dram=4M", kApart);
+  Stream stream;
+  const auto keys = block_keys(1, 10);
+  const auto numbers = some_numbers(10, 6);
+  put_in_cache(1, numbers);
+  ASSERT_TRUE(save(keys, numbers, stream).status);
+  const std::vector<uint64_t> costs(10, 1);  // ns: sooner computed than loaded
+  RequestTraits traits;
+  traits.cost_ns = costs;
+  ASSERT_TRUE(store_->lookup(session_, keys, traits));
+  wipe(0xEE);
+  PlanOptions decide;
+  auto load = gpu_->load(session_, keys, places(numbers), 0, &decide, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_EQ((*load)->plan().found, 10u);
+  EXPECT_EQ((*load)->plan().load, 0u);
+  EXPECT_EQ((*load)->blocks(), 0u);
+  EXPECT_TRUE((*load)->wait(20000));
+  load->reset();
+  copy_all(CopyLane::kOut, host_->bytes().data(), cache_);
+  EXPECT_TRUE(
+      std::all_of(host_->bytes().begin(), host_->bytes().end(), [](std::byte b) { return b == std::byte{0xEE}; }));
 }
 
 TEST_F(DeviceGpuMemory, WhatIsNotFinishedIsNotStored) {

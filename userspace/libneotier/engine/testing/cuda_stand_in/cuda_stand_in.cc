@@ -2,11 +2,14 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -40,6 +43,25 @@ cudaError_t attempt(cuda_stand_in::Call call) {
 }
 
 int current() { return !contexts.empty() ? contexts.back() : own_device < 0 ? 0 : own_device; }
+
+// Memory that a device reaches, and its bytes.
+std::map<const std::byte*, size_t> reached;
+void reach(const void* memory, size_t bytes) {
+  const std::lock_guard lock(lock_of_all);
+  reached[static_cast<const std::byte*>(memory)] = bytes;
+}
+void forget(const void* memory) {
+  const std::lock_guard lock(lock_of_all);
+  reached.erase(static_cast<const std::byte*>(memory));
+}
+bool reaches(const void* memory, size_t bytes) {
+  const std::lock_guard lock(lock_of_all);
+  const auto* const from = static_cast<const std::byte*>(memory);
+  auto found = reached.upper_bound(from);
+  if (found == reached.begin()) return false;
+  --found;
+  return from + bytes <= found->first + found->second;
+}
 
 // What CUDA calls unsafe while anything is captured.
 bool forbidden() {
@@ -151,19 +173,29 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *memory = std::malloc(bytes);
-  return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+  if (!*memory) return cudaErrorMemoryAllocation;
+  reach(*memory, bytes);
+  return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  forget(memory);
   std::free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) { return cudaMalloc(memory, bytes); }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
-cudaError_t cudaHostRegister(void*, size_t, unsigned) {
-  return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  if (reaches(memory, 1)) return last_error = cudaErrorHostMemoryAlreadyRegistered;
+  reach(memory, bytes);
+  return cudaSuccess;
 }
-cudaError_t cudaHostUnregister(void*) { return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
+cudaError_t cudaHostUnregister(void* memory) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  forget(memory);
+  return cudaSuccess;
+}
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (stream->device != current()) return last_error = cudaErrorInvalidResourceHandle;
@@ -294,10 +326,20 @@ bool thread_has_context() { return own_device >= 0 || !contexts.empty(); }
 
 namespace neotier::engine::cuda {
 
+namespace {
+// A kernel has no business with memory that its device does not reach.
+bool all_reached(const CopyItem* items, size_t count) {
+  return std::all_of(items, items + count, [](const CopyItem& item) {
+    return reaches(item.to, item.bytes) && reaches(item.from, item.bytes);
+  });
+}
+}  // namespace
+
 // In the place of scatter.cu.
 cudaError_t scatter(const CopyItem* items, uint32_t count, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   (void)cudaGetLastError();
+  if (!all_reached(items, count)) return last_error = cudaErrorIllegalAddress;
   if (const cudaError_t error = attempt(cuda_stand_in::Call::kLaunch)) return error;
   stream->add([=] {
     for (uint32_t i = 0; i < count; i++) std::memcpy(items[i].to, items[i].from, items[i].bytes);
@@ -308,6 +350,7 @@ cudaError_t scatter(const CopyItem* items, uint32_t count, cudaStream_t stream) 
 cudaError_t scatter_by_value(const CopyItem* items, size_t count, cudaStream_t stream) {
   if (count > kItemsByValue) return cudaErrorInvalidValue;
   if (stream->device != current()) return last_error = cudaErrorInvalidResourceHandle;
+  if (!all_reached(items, count)) return last_error = cudaErrorIllegalAddress;
   if (const cudaError_t error = attempt(cuda_stand_in::Call::kLaunch)) return error;
   stream->add([all = std::vector<CopyItem>(items, items + count)] {
     for (const CopyItem& item : all) std::memcpy(item.to, item.from, item.bytes);
