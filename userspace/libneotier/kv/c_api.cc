@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <climits>
-
 #include <nlohmann/json.hpp>
 
 #include "kv/block_key.h"

@@ -218,7 +218,7 @@ class GpuLoad final : public Loading, private Landing {
     for (const bool own : {true, false}) {
       std::vector<DeviceCopy> copies;
       for (const Direct& direct : direct_)
-        if (direct.own == own && direct.block < host_->blocks()) add(layer, direct.block, direct.from, copies);
+        if (direct.own == own) add(layer, direct.block, direct.from, copies);
       if (copies.empty()) continue;
       // What another device may have is the driver's to copy; a kernel of this one may not reach it.
       const auto method = own ? engine::CopyMethod::kChosen : engine::CopyMethod::kEach;

@@ -188,7 +188,7 @@ class DeviceGpuMemory : public ::testing::Test {
 TEST_F(DeviceGpuMemory, ComesBackFromEveryKindOfTier) {
   for (const Layout& layout : {kTogether, kApart, kUneven}) {
     for (const std::string& tiers :
-         {std::string("dram=4M"), ssd(), "dram=256K," + ssd(), std::string("gpu=4M:promote=yes"),
+         {std::string("dram=4M"), std::string("cxl=4M"), ssd(), "dram=256K," + ssd(), std::string("gpu=4M:promote=yes"),
           std::string("gpu=4M:stand-in=yes:promote=yes,dram=4M")}) {
       SCOPED_TRACE(layout.name + (", " + tiers));
       open(tiers, layout);
@@ -294,7 +294,15 @@ TEST_F(DeviceGpuMemory, ASaveTakesWhatItsStreamHasMade) {
   stream.sleep();
   stream.copy(cache_, (*made)->bytes().data(), kCacheBlocks * layout_.bytes());
   const auto all = places(numbers);
-  auto save = gpu_->save(session_, keys, std::vector<const std::byte*>(all.begin(), all.end()), 0);
+  const std::vector<const std::byte*> from(all.begin(), all.end());
+  // Another save holds up the copies, so that what is to come after them would be first.
+  Stream slow;
+  slow.sleep();
+  slow.sleep();
+  auto before = gpu_->save(session_, block_keys(500, 20), from, 0);
+  ASSERT_TRUE(before);
+  ASSERT_TRUE((*before)->layer(0, slow.stream));
+  auto save = gpu_->save(session_, keys, from, 0);
   ASSERT_TRUE(save);
   for (uint32_t layer = 0; layer < layout_.layers; layer++) ASSERT_TRUE((*save)->layer(layer, stream.stream));
   ASSERT_TRUE((*save)->behind(stream.stream));
