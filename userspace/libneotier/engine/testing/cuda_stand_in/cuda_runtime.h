@@ -94,6 +94,8 @@ void fail(Call call, unsigned count, cudaError_t error);
 // Copies that were asked for while held are made after release().
 void hold();
 void release();
+// Kernels may use any memory of the process, whether it was allocated for that or not.
+void reach_all();
 // How many there are; 1 at first. A call with a stream or an event of another device than the current one fails, as
 // CUDA's do.
 void set_devices(int count);

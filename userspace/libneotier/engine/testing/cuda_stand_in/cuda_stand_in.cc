@@ -46,6 +46,7 @@ int current() { return !contexts.empty() ? contexts.back() : own_device < 0 ? 0 
 
 // Memory that a device reaches, and its bytes.
 std::map<const std::byte*, size_t> reached;
+bool any_reached = false;
 void reach(const void* memory, size_t bytes) {
   const std::lock_guard lock(lock_of_all);
   reached[static_cast<const std::byte*>(memory)] = bytes;
@@ -56,6 +57,7 @@ void forget(const void* memory) {
 }
 bool reaches(const void* memory, size_t bytes) {
   const std::lock_guard lock(lock_of_all);
+  if (any_reached) return true;
   const auto* const from = static_cast<const std::byte*>(memory);
   auto found = reached.upper_bound(from);
   if (found == reached.begin()) return false;
@@ -187,7 +189,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) { return cudaMa
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  if (reaches(memory, 1)) return last_error = cudaErrorHostMemoryAlreadyRegistered;
+  if (!any_reached && reaches(memory, 1)) return last_error = cudaErrorHostMemoryAlreadyRegistered;
   reach(memory, bytes);
   return cudaSuccess;
 }
@@ -319,6 +321,7 @@ void release() {
   held = false;
   changed.notify_all();
 }
+void reach_all() { any_reached = true; }
 void set_devices(int count) { devices = count; }
 bool thread_has_context() { return own_device >= 0 || !contexts.empty(); }
 
