@@ -158,6 +158,8 @@ class GpuLoad final : public Loading, private Landing {
   }
   Status wait(uint64_t timeout_ms) override {
     const Deadline deadline(timeout_ms);
+    // Who only looks from time to time gets all sent on that has come.
+    for (uint32_t layer = 0; layer < layers_.size(); layer++) (void)send(layer, 0);
     Status first;
     for (uint32_t layer = 0; layer < layers_.size(); layer++) {
       Status status = wait_layer(layer, deadline.left_ms());
@@ -233,31 +235,37 @@ class GpuLoad final : public Loading, private Landing {
     return {Code::kUnsupported, "a load into a GPU's memory has no place in a queue; let its stream wait"};
   }
 
-  template <typename Wait>
-  Status arrive(uint32_t number, uint64_t timeout_ms, Wait wait) {
-    const Deadline deadline(timeout_ms);
+  // Until the layer has come to where the device can read it, and its copies have been asked for.
+  Status send(uint32_t number, uint64_t timeout_ms) {
     Status first = host_->wait_layer(number, timeout_ms);
     if (number >= layers_.size() || first.code() == Code::kTimeout) return first;
     good_ = std::min(good_, host_->good_blocks());
     Layer& layer = layers_[number];
     if (layer.posted) gpu_.feeder_.wait(layer.asked);
     if (!layer.status) return broken(layer.status);
-    if (!layer.sent) {
-      std::vector<DeviceCopy> copies;
-      for (const auto& [block, slot] : staged_)
-        if (block < good_) add(number, block, slot, copies);
-      if (!copies.empty()) {
-        Status sent = gpu_.copies_->copy(CopyLane::kStagedIn, copies);
-        if (sent) {
-          auto mark = gpu_.copies_->mark(CopyLane::kStagedIn);
-          sent = mark.status();
-          if (mark) layer.staged = std::move(*mark);
-        }
-        if (!sent) return broken(std::move(sent));
+    if (layer.sent) return first;
+    std::vector<DeviceCopy> copies;
+    for (const auto& [block, slot] : staged_)
+      if (block < good_) add(number, block, slot, copies);
+    if (!copies.empty()) {
+      Status sent = gpu_.copies_->copy(CopyLane::kStagedIn, copies);
+      if (sent) {
+        auto mark = gpu_.copies_->mark(CopyLane::kStagedIn);
+        sent = mark.status();
+        if (mark) layer.staged = std::move(*mark);
       }
-      layer.sent = true;
+      if (!sent) return broken(std::move(sent));
     }
-    for (const auto* mark : {&layer.direct, &layer.staged}) {
+    layer.sent = true;
+    return first;
+  }
+
+  template <typename Wait>
+  Status arrive(uint32_t number, uint64_t timeout_ms, Wait wait) {
+    const Deadline deadline(timeout_ms);
+    Status first = send(number, timeout_ms);
+    if (number >= layers_.size() || good_ == 0 || first.code() == Code::kTimeout) return first;
+    for (const auto* mark : {&layers_[number].direct, &layers_[number].staged}) {
       if (!*mark) continue;
       Status passed = wait(**mark, deadline.left_ms());
       if (passed.code() == Code::kTimeout) return passed;

@@ -363,6 +363,25 @@ TEST_F(DeviceGpuMemory, AsMuchAsThereIsStagingFor) {
   EXPECT_EQ(gpu_->staging().free_slots(), 6u);
 }
 
+// Who looks from time to time, and does not wait, sees it come: each look sends on all that is there.
+TEST_F(DeviceGpuMemory, ComesWhileSomebodyLooks) {
+  open(ssd(), kTogether);
+  Stream stream;
+  const auto keys = block_keys(1, 10);
+  const auto numbers = some_numbers(10, 3);
+  put_in_cache(1, numbers);
+  ASSERT_TRUE(save(keys, numbers, stream).status);
+  wipe(0);
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  // Fewer looks than there are layers.
+  unsigned looks = 0;
+  for (unsigned ms = 100; looks++, (*load)->wait(0).code() == Code::kTimeout && looks < layout_.layers; ms *= 4)
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+  EXPECT_LT(looks, layout_.layers);
+  EXPECT_TRUE(cache_has(1, numbers));
+}
+
 // No lease ends while the device may still read.
 TEST_F(DeviceGpuMemory, BlocksStayForAsLongAsTheDeviceReadsThem) {
   lease_ms_ = 1;
