@@ -12,7 +12,6 @@ namespace neotier::kv {
 
 using engine::Code;
 using engine::CopyLane;
-using engine::DeviceCopies;
 using engine::DeviceCopy;
 using engine::DeviceMark;
 using engine::Key;

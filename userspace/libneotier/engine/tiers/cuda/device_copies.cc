@@ -45,7 +45,7 @@ class Mark final : public DeviceMark {
     const DeviceScope scope(*context_);
     cudaEventDestroy(event_);
   }
-  const cudaEvent_t event_;
+  cudaEvent_t event_;
 
  private:
   const std::shared_ptr<DeviceContext> context_;
@@ -105,7 +105,7 @@ Status Copies::start() {
 
 Copies::~Copies() {
   const DeviceScope scope(*context_);
-  for (const cudaStream_t stream : streams_) {
+  for (cudaStream_t stream : streams_) {
     if (!stream) continue;
     (void)cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
@@ -130,7 +130,7 @@ Status Copies::after(CopyLane lane, void* stream) {
 Status Copies::copy(CopyLane lane, std::span<const DeviceCopy> copies, CopyMethod method) {
   if (copies.empty()) return {};
   const DeviceScope scope(*context_);
-  const cudaStream_t stream = streams_[static_cast<size_t>(lane)];
+  auto* const stream = streams_[static_cast<size_t>(lane)];
   if (method == CopyMethod::kChosen) {
     uint64_t bytes = 0;
     for (const DeviceCopy& copy : copies) bytes += copy.bytes;
