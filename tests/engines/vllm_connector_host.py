@@ -24,7 +24,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus  # noqa: F401  the test needs it
 from vllm.v1.structured_output import StructuredOutputManager
 
 from neotier.vllm.memory import HostMemory, HostSave
@@ -162,6 +162,7 @@ class GpuLike(HostMemory):
             self.closed = True
             super().close()
 
+    at_once = False
     delay = 0.0
 
     def __init__(self, store, layer_pieces):
@@ -200,7 +201,7 @@ class Host:
         self.sequences, self.pending = {}, {}
         self.number = self.steps = self.wrong = 0
         self.failed_steps = 0
-        self.invalid = {}
+        self.invalid = set()
         self.finished = {}  # request: (tokens, external hits)
         self.hits = {}
         self.served = []
@@ -269,8 +270,10 @@ class Host:
         self.failed_steps += bool(invalid)
         for name in dirty:
             # What was computed from blocks that did not come is thrown away by vLLM.
-            if not invalid.intersection(batch[name][2].tolist()) and not self.excused(name):
+            if not (invalid | self.invalid).intersection(batch[name][2].tolist()):
                 self.wrong += 1
+        # A step that was planned before the failure was seen rests on it as well.
+        self.invalid = invalid if self.asynchronous else set()
         names = list(batch)
         sampled = []
         for name, (_, end, _) in batch.items():
@@ -288,9 +291,6 @@ class Host:
             outputs.append(ModelRunnerOutput(req_ids=made.req_ids, req_id_to_index=made.req_id_to_index, sampled_token_ids=sampled,
                                              logprobs=None, prompt_logprobs_dict={}, pooler_output=[], kv_connector_output=one))
         return outputs[0] if self.world == 1 else self.aggregator.aggregate(outputs, 0)
-
-    def excused(self, name):
-        return False
 
     def forward(self, batch):
         """Who read a wrong byte."""

@@ -45,7 +45,8 @@ class NeoTierConnector(names.KVConnectorBase_V1):
 
     write: when a block is copied to the durable tier: "back" when it leaves the faster ones, "selective" once it was used twice,
     "through" at once. store_after: a block is stored when it is offered for the so-many-th time. prefill_tokens_per_s: what computing
-    costs, for the policy. timeout_s: a load that takes longer in its step has failed. unfinished_saves: runs of blocks on their way to
+    costs, for the policy. layerwise: blocks are loaded in the step that uses them, layer by layer; else between steps, while the request
+    waits and others go on. Default: where vLLM does not schedule asynchronously. timeout_s: a load that takes longer has failed. unfinished_saves: runs of blocks on their way to
     the tiers; beyond them blocks are not stored, and counted. staging_bytes: host memory that a GPU's blocks go through. max_objects,
     seed: as neotier.h.
 
@@ -81,11 +82,12 @@ class NeoTierConnector(names.KVConnectorBase_V1):
 
     @_guarded(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        return self._schedule.matched(request, num_computed_tokens), False
+        tokens = self._schedule.matched(request, num_computed_tokens)
+        return tokens, bool(tokens) and not self._schedule.layerwise
 
     @_guarded(lambda: None)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        self._schedule.allocated(request, num_external_tokens)
+        self._schedule.allocated(request, list(blocks.get_block_ids()[0]), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Work:
         # Without the loads of a step its results would be wrong: no error is hidden here, and nothing here is expected to fail.
@@ -93,7 +95,8 @@ class NeoTierConnector(names.KVConnectorBase_V1):
 
     @_guarded(lambda: None)
     def update_connector_output(self, connector_output: Any) -> None:
-        self._schedule.told(connector_output.kv_connector_worker_meta, set(connector_output.invalid_block_ids or ()))
+        self._schedule.told(connector_output.kv_connector_worker_meta, set(connector_output.invalid_block_ids or ()),
+                            set(connector_output.finished_recving or ()))
 
     @_guarded(lambda: (False, None))
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
@@ -143,7 +146,7 @@ class NeoTierConnector(names.KVConnectorBase_V1):
 
     @_guarded(lambda: (None, None))
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        return None, None  # no request's blocks are held back
+        return None, self._worker.arrived() or None  # no request's blocks are held back for a save
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         try:
@@ -187,10 +190,17 @@ def _settings(vllm_config: Any, kv_cache_config: Any) -> Settings:
         for shared, name in ((parallel.world_size > 1, "{rank}"), (parallel.data_parallel_size > 1, "{dp}")):
             if shared and name not in part:
                 raise ValueError(f"neotier.vllm: workers cannot share '{part.strip()}'; write {name} in its name")
+    asynchronous = bool(vllm_config.scheduler_config.async_scheduling)
+    layerwise = given("layerwise", not asynchronous, bool)
+    if layerwise and asynchronous:
+        # vLLM has planned the next step when it hears of a load that failed in this one, and then counts a token too many.
+        raise ValueError("neotier.vllm: vLLM takes no failed layerwise loads with asynchronous scheduling; leave layerwise out, or give "
+                         "vLLM --no-async-scheduling")
     return Settings(
         tiers=tiers, write=write, store_after=given("store_after", 1, int, 1),
         tokens_per_s=given("prefill_tokens_per_s", 10000, float, 1), timeout=given("timeout_s", 5, float, .001),
         unfinished=given("unfinished_saves", 32, int, 1), staging_bytes=given("staging_bytes", 1 << 30, int, 1 << 20),
         max_objects=given("max_objects", 0, int), seed=given("seed", 0, int), block_tokens=names.block_tokens(vllm_config, kv_cache_config),
         blocks=kv_cache_config.num_blocks, rank=parallel.rank % parallel.world_size, world=parallel.world_size,
-        dp=parallel.data_parallel_index, identity=names.identity(vllm_config), layerwise=not parallel.use_ubatching)
+        dp=parallel.data_parallel_index, identity=names.identity(vllm_config), layerwise=layerwise,
+        written_once=not parallel.use_ubatching)

@@ -60,6 +60,8 @@ class HostSave:
 class HostMemory:
     """Loads into and saves from tensors of the host."""
 
+    at_once = True  # a save ends with its step: nothing orders what is written to the blocks after it
+
     def __init__(self, store: KvStore) -> None:
         self._store = store
 

@@ -20,12 +20,13 @@ from .messages import Begun, Report, Run, Told, Work
 from .settings import Settings
 
 MOST_OBJECTS = 1 << 20  # neotier.h's default of max_objects
+MOST_FAILURES = 3  # loads for one request
 
 
 @dataclass
 class _Request:
-    """hashes: vLLM's, as far as `keys` of each space were made. saved: leading blocks that are stored or were offered. load: (first, blocks)
-    of the step that is being planned. failed: hashes that could not be loaded for it."""
+    """hashes: vLLM's, as far as `keys` of each space were made. saved: leading blocks that are stored or were offered. local: leading
+    blocks that vLLM's own cache had. failed: hashes that could not be loaded for it. failures: loads."""
 
     request: Any
     hashes: list[bytes] = field(default_factory=list)
@@ -34,7 +35,7 @@ class _Request:
     begun: bool = False
     saved: int = 0
     local: int = 0
-    load: tuple[int, int] | None = None
+    failures: int = 0
 
 
 class Mirror:
@@ -106,15 +107,22 @@ class Schedule:
         self._requests: dict[str, _Request] = {}
         self._step = self._judged = self._tainted = 0
         self._bad: list[int] = []
-        self._loading: dict[int, list[tuple[_Request, list[bytes]]]] = {}  # by step, until it is judged
-        self._planned: list[tuple[_Request, list[bytes]]] = []  # of the step that is being planned
-        self._coming: dict[bytes, int] = {}  # hashes of both
+        self._planned: list[tuple[_Request, Run]] = []  # loads of the step that is being planned
+        # Layerwise, by step until it is judged.
+        self._loading: dict[int, list[tuple[_Request, Run]]] = {}
+        self._coming: dict[bytes, int] = {}  # hashes of planned and loading ones
+        # Between steps, by request until it has arrived.
+        self._waiting: dict[str, tuple[_Request, Run]] = {}
         self._saves: dict[int, tuple[list[bytes], set[int]]] = {}  # by step: hashes, and ranks that have not ended them
         self._saving: set[bytes] = set()
         self.counters = dict.fromkeys(("asked", "hit", "failed", "offered", "waited"), 0)
 
     def _fresh_mirror(self) -> Mirror:
         return Mirror(self._settings.world, self._settings.max_objects or MOST_OBJECTS)
+
+    @property
+    def layerwise(self) -> bool:
+        return self._settings.layerwise
 
     # ---- a request
 
@@ -144,7 +152,7 @@ class Schedule:
         tokens = self._settings.block_tokens
         known = self._of(request)
         known.local = computed // tokens
-        if computed % tokens or getattr(request, "skip_reading_prefix_cache", False):
+        if computed % tokens or known.failures >= MOST_FAILURES or getattr(request, "skip_reading_prefix_cache", False):
             return 0
         if not self._mirror.ready:
             # What a former process has left is told in the first steps, which come also where nothing else is to do.
@@ -164,16 +172,21 @@ class Schedule:
             at += 1
         return max(at - known.local, 0) * tokens
 
-    def allocated(self, request: Any, external: int) -> None:
+    def allocated(self, request: Any, table: list[int], external: int) -> None:
         known = self._of(request)
-        blocks = -(-external // self._settings.block_tokens)
-        self.counters["asked"] += max(request.num_tokens // self._settings.block_tokens - known.local, 0)
+        # Tokens of a part of a block come with the block.
+        blocks, first = -(-external // self._settings.block_tokens), known.local
+        if request.num_computed_tokens == 0:  # else it was asked for before, and has arrived
+            self.counters["asked"] += max(request.num_tokens // self._settings.block_tokens - first, 0)
+        if not blocks:
+            return
         self.counters["hit"] += blocks
-        known.load = (known.local, blocks) if blocks else None
-        if known.load:
-            hashes = known.hashes[known.local:known.local + blocks]
-            self._planned.append((known, hashes))
-            self._come(hashes, 1)
+        run = Run(request.request_id, first, known.hashes[first:first + blocks], table[first:first + blocks])
+        self._planned.append((known, run))
+        if self.layerwise:
+            self._come(run.hashes, 1)
+        else:
+            self._waiting[run.request] = known, run
 
     def _come(self, hashes: list[bytes], more: int) -> None:
         for one in hashes:
@@ -192,25 +205,28 @@ class Schedule:
         self._step += 1
         work = Work(self._step, self._generation, self._judged, self._bad, finished=list(output.finished_req_ids))
         self._bad = []
-        if self._planned:
-            self._loading[self._step], self._planned = self._planned, []
+        planned, self._planned = self._planned, []
+        if planned and self.layerwise:
+            self._loading[self._step] = planned
         work.uncertain = bool(self._loading)
-        tables: dict[str, list[int]] = {}
-        for known in [known for known, _ in self._loading.get(self._step, ())]:
-            first, blocks = known.load or (0, 0)
-            known.load = None
-            name = known.request.request_id
-            if name in output.num_scheduled_tokens and blocks:
-                table = tables[name] = names.block_ids(output, self.manager, name)
-                work.loads.append(Run(name, first, known.hashes[first:first + blocks], table[first:first + blocks]))
+        for known, run in planned:
+            self._begin(known, work)
+            work.loads.append(run)
         try:
-            self._plan_saves(output, work, tables)
+            self._plan_saves(output, work)
         except Exception as error:  # loads must go out, whatever becomes of saves
             self._log.warn(f"blocks are not stored: {type(error).__name__}: {error}", trace=True)
             work.saves = []
         return work
 
-    def _plan_saves(self, output: Any, work: Work, tables: dict[str, list[int]]) -> None:
+    @staticmethod
+    def _begin(known: _Request, work: Work) -> None:
+        if not known.begun:
+            known.begun = True
+            work.begun.append(Begun(known.request.request_id, [bytes(one) for one in known.request.block_hashes],
+                                    names.request_category(getattr(known.request, "kv_transfer_params", None))))
+
+    def _plan_saves(self, output: Any, work: Work) -> None:
         ready = self._mirror.ready
         loaded = {run.request: range(run.first, run.first + len(run.hashes)) for run in work.loads}
         hashes: list[bytes] = []
@@ -218,10 +234,7 @@ class Schedule:
             known = self._requests.get(name)
             if known is None:
                 continue
-            if not known.begun:
-                known.begun = True
-                work.begun.append(Begun(name, [bytes(one) for one in known.request.block_hashes],
-                                        names.request_category(getattr(known.request, "kv_transfer_params", None))))
+            self._begin(known, work)
             if not ready:
                 continue
             tokens, computed = self._settings.block_tokens, known.request.num_computed_tokens
@@ -237,7 +250,7 @@ class Schedule:
             known.saved = max(full, known.saved)
             if not wanted:
                 continue
-            table = tables.get(name) or names.block_ids(output, self.manager, name)
+            table = names.block_ids(output, self.manager, name)
             last: Run | None = None
             for at in wanted:
                 if last is None or at != last.first + len(last.hashes):
@@ -251,29 +264,32 @@ class Schedule:
             self.counters["offered"] += len(hashes)
             self._saves[self._step] = hashes, set(range(self._settings.world))
 
-    def told(self, report: Report | None, invalid: set[int]) -> None:
-        """What the workers say of a step. invalid: blocks of vLLM's cache that did not come."""
-        if report is None:
-            return
-        failed = bool(invalid)
-        for part in report.parts:
-            failed |= bool(part.failed)
-            self._hear(part)
-        step = max(part.step for part in report.parts)
-        if failed:
+    def told(self, report: Report | None, invalid: set[int], arrived: set[str]) -> None:
+        """What the workers say of a step. invalid: blocks of vLLM's cache that did not come. arrived: requests that no rank loads any
+        more, whether it came or not."""
+        parts = report.parts if report is not None else []
+        step = max((part.step for part in parts), default=self._judged)
+        loads = [*self._waiting.values(), *self._loading.get(step, ())]
+        for part in parts:
+            self._hear(part, loads)
+        for known, run in loads:
+            known.failures += bool(invalid.intersection(run.blocks))
+        for name in arrived:
+            self._waiting.pop(name, None)
+        if self.layerwise and (invalid or any(part.failed for part in parts)):
             self._tainted = self._step
-            self._forget_cached(step, invalid)
+            self._forget_cached(loads, invalid)
         for judged in range(self._judged + 1, step + 1):
             if judged <= self._tainted:
                 self._bad.append(judged)
                 # What it would have saved is offered again, if it is not there by then.
                 for known in self._requests.values():
                     known.saved = 0
-            for _, hashes in self._loading.pop(judged, ()):
-                self._come(hashes, -1)
+            for _, run in self._loading.pop(judged, ()):
+                self._come(run.hashes, -1)
         self._judged = max(self._judged, step)
 
-    def _hear(self, part: Told) -> None:
+    def _hear(self, part: Told, loads: list[tuple[_Request, Run]]) -> None:
         for step in part.ended:
             hashes, ranks = self._saves.get(step, ([], set()))
             ranks.discard(part.rank)
@@ -295,23 +311,21 @@ class Schedule:
             self.counters["failed"] += len(part.failed)
             self._mirror.remove(part.rank, part.failed)
             gone = set(part.failed)
-            for known, hashes in self._loading.get(part.step, ()):
+            for known, _ in loads:
                 for keys in known.keys.values():
                     known.failed.update(one for one, key in zip(known.hashes, keys) if key in gone)
         if part.whole:
             self._mirror.whole(part.rank)
 
-    def _forget_cached(self, step: int, invalid: set[int]) -> None:
+    def _forget_cached(self, loads: list[tuple[_Request, Run]], invalid: set[int]) -> None:
         """vLLM's own cache keeps the name of a block whose load failed, and of those computed from it: a request that comes next would
         use them before they are computed anew."""
-        for known, hashes in self._loading.get(step, ()):
-            name = known.request.request_id
-            if name not in self._requests:
+        for _, run in loads:
+            if run.request not in self._requests or not invalid.intersection(run.blocks):
                 continue
-            table = list(self.manager.get_block_ids(name)[0])
-            first = next((at for at, block in enumerate(table) if block in invalid), None)
-            if first is not None:
-                self.manager.evict_blocks(set(table[first:]))
+            table = list(self.manager.get_block_ids(run.request)[0])
+            first = next((at for at, block in enumerate(table) if block in invalid), len(table))
+            self.manager.evict_blocks(set(table[first:]))
 
     # ---- the whole
 

@@ -9,7 +9,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Settings:
     """tiers: with their "{rank}" and "{dp}". timeout: seconds. blocks: of the paged cache. world: workers that share a model. layerwise:
-    layers are written once a step, so that each may be saved when it is."""
+    blocks are loaded in the step that uses them, layer by layer; else between steps, and the request waits. written_once: a step writes
+    each layer once, so that it may be saved then."""
 
     tiers: str
     write: Any
@@ -27,3 +28,4 @@ class Settings:
     dp: int
     identity: dict[str, Any]
     layerwise: bool = True
+    written_once: bool = True

@@ -50,6 +50,8 @@ class _Loading:
     run: Run
     keys: list[bytes]
     load: Any
+    session: _Session
+    deadline: float
     good: int | None = None  # when it has ended
 
 
@@ -68,7 +70,6 @@ class _Step:
     loads: list[_Loading] = field(default_factory=list)
     saves: list[_Saving] = field(default_factory=list)
     layers: set[int] = field(default_factory=set)  # that were offered to the saves
-    deadline: float = 0
     loading: bool = False  # loads were started
     saving: bool = False
     ended: bool = False
@@ -83,7 +84,9 @@ class Worker:
         self._store: KvStore | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._step: _Step | None = None
-        self._errors: set[int] = set()
+        self._errors: set[int] = set()  # blocks that did not come, until vLLM has asked
+        self._coming: list[_Loading] = []  # between steps
+        self._arrived: set[str] = set()  # requests, until vLLM has asked
         self.counters = dict.fromkeys(("loaded", "failed", "stored", "present", "passed", "refused", "dropped", "withheld"), 0)
 
     @property
@@ -108,7 +111,7 @@ class Worker:
             durable = [tier["name"] for tier in self._engine.metrics()["tiers"] if tier.get("durable")]
             self._durable = durable[0] if durable else None
             self._open(self._former_generation())
-            if not isinstance(self._memory, HostMemory):
+            if not getattr(self._memory, "at_once", False):
                 self._thread = ThreadPoolExecutor(1, "neotier-save")
         except Exception:
             self._engine.close()
@@ -165,11 +168,14 @@ class Worker:
         return kv.GpuMemory(store, index, self._settings.staging_bytes)
 
     def _close_store(self) -> None:
-        if self._step is not None:
-            self._close_loads(self._step)
-            for one in self._step.saves:
-                one.save.close()
-            self._step = None
+        for load in self._coming:
+            if load.load is not None:
+                load.load.cancel()
+            load.deadline = 0
+            self._end_load(load)
+            self._arrived.add(load.run.request)
+        self._coming = []
+        self._step = None
         for one in self._held:
             one.save.close()
         for one in self._finishing:
@@ -200,7 +206,7 @@ class Worker:
             self._state["generation"] = work.generation
             self._write_state()
             self._open(work.generation)
-        self._step = _Step(work, deadline=time.monotonic() + self._settings.timeout)
+        self._step = _Step(work)
         self._told.step = work.step
         for begun in work.begun:
             self._begin_request(begun.request, begun.hashes, begun.category)
@@ -247,14 +253,15 @@ class Worker:
         if step is None or step.loading or self._store is None:
             return
         step.loading = True
-        step.deadline = time.monotonic() + self._settings.timeout
+        deadline = time.monotonic() + self._settings.timeout
         for run in step.work.loads:
-            one = _Loading(run, [], None)
-            step.loads.append(one)
+            session = self._session(run.request)
+            session.users += 1
+            one = _Loading(run, [], None, session, deadline)
+            (step.loads if self._settings.layerwise else self._coming).append(one)
             try:
                 one.keys = self._store.digest_keys(run.hashes)
-                one.load = self._memory.load(self._session(run.request).session, one.keys, self._cache.pieces(run.blocks), run.first,
-                                             stream=self._stream())
+                one.load = self._memory.load(session.session, one.keys, self._cache.pieces(run.blocks), run.first, stream=self._stream())
             except Exception as error:
                 self._log.warn(f"{len(run.blocks)} blocks could not be loaded: {error}")
 
@@ -267,32 +274,57 @@ class Worker:
             if one.load is None or one.good is not None:
                 continue
             try:
-                one.load.wait(max(step.deadline - time.monotonic(), 0), layer=layer, stream=self._stream())
+                one.load.wait(max(one.deadline - time.monotonic(), 0), layer=layer, stream=self._stream())
             except TimeoutError:
                 one.load.cancel()
             except NeoTierError:
-                pass  # the other blocks go on; end_loads() says which have come
+                pass  # the other blocks go on; _end_load() says which have come
+
+    def arrived(self) -> set[str]:
+        """Requests whose loads between steps have ended, well or not, since the last call."""
+        coming, self._coming = self._coming, []
+        for one in coming:
+            try:
+                if one.load is not None:
+                    one.load.wait(0)
+            except TimeoutError:
+                if time.monotonic() < one.deadline:
+                    self._coming.append(one)
+                    continue
+            except NeoTierError:
+                pass
+            self._end_load(one)
+            self._arrived.add(one.run.request)
+        arrived, self._arrived = self._arrived, set()
+        return arrived
 
     def _end_loads(self, step: _Step) -> None:
         """All loads of the step have come, or are known not to. Nothing of them writes to the cache any more."""
         if not step.loading:  # vLLM did not start them: what comes now would come too late
             step.loading = True
-            step.loads = [_Loading(run, [], None) for run in step.work.loads]
+            for run in step.work.loads:
+                self._errors.update(run.blocks)
+                if not self._settings.layerwise:
+                    self._arrived.add(run.request)
         for one in step.loads:
-            if one.good is not None:
-                continue
-            one.good = 0
-            if one.load is not None:
-                one.good = finish_load(one.load, max(step.deadline - time.monotonic(), 0), self._log)
-                self._remove_corrupt(one)
-                one.load.close()
-            self.counters["loaded"] += one.good
-            self.counters["failed"] += len(one.run.blocks) - one.good
-            if one.good < len(one.run.blocks):
-                self._errors.update(one.run.blocks[one.good:])
-                # Of those behind it nothing is known: only the first is a miss for others.
-                self._told.failed.extend((one.keys or [])[one.good:one.good + 1])
-                self._tainted = step.work.step
+            if one.good is None:
+                self._end_load(one)
+                if one.good < len(one.run.blocks):
+                    self._tainted = step.work.step
+
+    def _end_load(self, one: _Loading) -> None:
+        one.good = 0
+        if one.load is not None:
+            one.good = finish_load(one.load, max(one.deadline - time.monotonic(), 0), self._log)
+            self._remove_corrupt(one)
+            one.load.close()
+        self.counters["loaded"] += one.good
+        self.counters["failed"] += len(one.run.blocks) - one.good
+        if one.good < len(one.run.blocks):
+            self._errors.update(one.run.blocks[one.good:])
+            # Of those behind it nothing is known: only the first is a miss for others.
+            self._told.failed.extend(one.keys[one.good:one.good + 1])
+        self._release(one.session)
 
     def _remove_corrupt(self, one: _Loading) -> None:
         """A block whose bytes are not those that were written would fail for every request. Removed, it is stored anew."""
@@ -306,11 +338,6 @@ class Worker:
                     pass
             except NeoTierError:
                 pass
-
-    def _close_loads(self, step: _Step) -> None:
-        for one in step.loads:
-            if one.load is not None:
-                one.load.close()
 
     def all_loading(self) -> set[int]:
         return {block for run in self._step.work.loads for block in run.blocks} if self._step else set()
@@ -349,7 +376,7 @@ class Worker:
 
     def save_layer(self, name: str) -> None:
         step = self._step
-        if step is None or not step.work.saves or step.ended or self._store is None or not self._settings.layerwise:
+        if step is None or not step.work.saves or step.ended or self._store is None or not self._settings.written_once:
             return
         self._begin_saves(step)
         layer = self._cache.index[name]
@@ -425,11 +452,14 @@ class Worker:
         self._end_save(one)
 
     def _end_save(self, one: _Saving) -> None:
-        one.session.users -= 1
-        for name, session in list(self._sessions.items()) if one.session.finished else ():
-            if session is one.session:
-                self._let_go(name, session)
+        self._release(one.session)
         self._ended(one.step)
+
+    def _release(self, session: _Session) -> None:
+        session.users -= 1
+        for name, known in list(self._sessions.items()) if session.finished else ():
+            if known is session:
+                self._let_go(name, session)
 
     def _ended(self, step: int) -> None:
         left = self._unfinished[step] - 1
