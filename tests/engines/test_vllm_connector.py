@@ -238,7 +238,7 @@ class Connector(common.InFolder):
 
     def test_a_small_tier(self):
         """a tier that is much too small: what it has lost is known, or is computed anew; the mirror is as large as the tier"""
-        served = self.host("dram=2M")
+        served = self.host("dram=12M", sizes=(1024, 1024, 1024))  # some 100 blocks
         rng = random.Random(3)
         for _ in range(60):
             at = rng.randrange(20)
@@ -247,7 +247,7 @@ class Connector(common.InFolder):
         self.assertGreater(served.worker.counters["loaded"], 0)
         there = sum(key in served.worker._engine for key in served.worker._here)
         self.assertEqual((there, len(served.schedule._mirror)), (len(served.worker._here), there))
-        self.assertLess(there, 400)  # of 600
+        self.assertLess(there, 200)
         self.closed(served)
 
     def test_slow(self):
@@ -582,7 +582,8 @@ class Connector(common.InFolder):
         if trace is None:
             self.skipTest("skipped: the shared conversation trace is not there")
         files = len(os.listdir("/proc/self/fd"))
-        for more, nr in (({}, REQUESTS), ({"world": 2}, REQUESTS // 4), ({"asynchronous": True}, REQUESTS // 4)):
+        for more, nr in (({}, REQUESTS), ({"world": 2}, REQUESTS // 4), ({"asynchronous": True}, REQUESTS // 4),
+                         ({"asynchronous": True, "world": 2}, REQUESTS // 10)):
             with self.subTest(**more):
                 served = self.host("dram=4M,ssd=128M", {"timeout_s": 2}, blocks=400, batch=512, **more)
                 self.trace(served, [words for _, words in trace[:nr]], seed=len(more), rate=0.02 if nr > 500 else 0.2)
@@ -590,6 +591,7 @@ class Connector(common.InFolder):
                 print(f"# vLLM {engine.__version__} {more}: {len(served.served)} requests, {schedule}, {counters}, {served.failed_steps} steps "
                       f"failed of {served.steps}", flush=True)
                 self.assertEqual(len(served.served), nr)
+                self.assertLess(served.steps, 4 * nr + 200, "requests wait for what does not come")
                 # What the scheduler believed in is what came and what failed.
                 self.assertEqual(schedule["hit"], counters["loaded"] + counters["failed"])
                 if nr >= 250:

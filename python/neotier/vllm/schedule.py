@@ -20,7 +20,7 @@ from .messages import Begun, Report, Run, Told, Work
 from .settings import Settings
 
 MOST_OBJECTS = 1 << 20  # neotier.h's default of max_objects
-MOST_FAILURES = 3  # loads for one request
+MOST_FAILURES = 3  # layerwise loads for one request
 
 
 @dataclass
@@ -97,6 +97,8 @@ class Schedule:
 
     def __init__(self, settings: Settings, log: SparingLog) -> None:
         self._settings, self._log = settings, log
+        # Of a request that has failed to load between steps vLLM keeps room reserved. Asked to load again, it would wait for its own.
+        self._most_failures = MOST_FAILURES if settings.layerwise else 1
         self.manager: Any = None  # vLLM's KVCacheManager
         # Only to make keys: nothing is put there.
         self._naming = Engine("dram=64K", events=64, max_objects=64)
@@ -152,7 +154,7 @@ class Schedule:
         tokens = self._settings.block_tokens
         known = self._of(request)
         known.local = computed // tokens
-        if computed % tokens or known.failures >= MOST_FAILURES or getattr(request, "skip_reading_prefix_cache", False):
+        if computed % tokens or known.failures >= self._most_failures or getattr(request, "skip_reading_prefix_cache", False):
             return 0
         if not self._mirror.ready:
             # What a former process has left is told in the first steps, which come also where nothing else is to do.
