@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """neotier.vllm's KV connector under vLLM's own Scheduler: each byte that attention would read, and each token that follows from it. TAP.
 tests/engines/run calls it with each vLLM that scripts/engines has installed."""
+import contextlib
 import logging
 import os
 import random
@@ -22,7 +23,7 @@ import vllm as engine  # noqa: E402
 import vllm_connector_host as host  # noqa: E402
 from vllm_connector_host import TOKENS, prompt  # noqa: E402
 
-from neotier.kv import KvSession, Load  # noqa: E402
+from neotier.kv import KvSession, KvStore, Load  # noqa: E402
 from neotier.vllm import blocks, work  # noqa: E402
 from neotier.vllm.schedule import Mirror  # noqa: E402
 
@@ -323,9 +324,10 @@ class Connector(common.InFolder):
         """a request that would share blocks that are just being loaded waits for them, and reads none that failed"""
         text = prompt(*range(20)) + [1]
         for fails in (False, True):
-            for asynchronous in (False, True):
-                with self.subTest(fails=fails, asynchronous=asynchronous):
-                    served = self.host(batch=64, asynchronous=asynchronous).run([text])
+            for asynchronous, threshold in ((False, 0), (False, 32), (True, 0)):
+                # With a threshold vLLM takes others into a step in which a prompt is computed in part only.
+                with self.subTest(fails=fails, asynchronous=asynchronous, threshold=threshold):
+                    served = self.host(batch=64 + 8 * threshold, asynchronous=asynchronous, threshold=threshold).run([text])
                     served.forget()
                     with self.failing_load(served.ranks[0], nr=int(fails)):
                         served.run([text, text + [2] * 20, prompt(*range(20), 50, 51)], new=5)
@@ -530,6 +532,28 @@ class Connector(common.InFolder):
         mirror.add(0, keys)
         self.assertEqual(len(mirror), 4 + 1)
         self.assertTrue(mirror.has("b", keys[0]))
+
+    def test_nothing_is_raised(self):
+        """whatever call of the store fails, vLLM is not told; blocks are misses or are not stored, and nothing is left"""
+        rng = random.Random(5)
+        faults = [(KvStore, "session"), (KvStore, "digest_keys"), (KvStore, "events"), (KvSession, "request"), (KvSession, "load"),
+                  (KvSession, "store"), (Load, "wait")]
+        for more in ({}, {"world": 2}, {"asynchronous": True}, {"deferred": True}):
+            with self.subTest(**more), contextlib.ExitStack() as patched:
+                served = self.host(blocks=200, batch=128, **more).run(prompt(*range(at, at + 12)) + [1] for at in range(0, 60, 10))
+                for kind, name in faults:
+                    patched.enter_context(mock.patch.object(kind, name, common.failing(getattr(kind, name), rng, 0.1, (neotier.IoError, MemoryError))))
+                for _ in range(8):
+                    served.run([prompt(*range(at, at + 15)) + [1] for at in range(0, 60, 7)], new=4)
+                    served.forget()
+                patched.close()
+                self.assertGreater(served.failed_steps, 0)
+                self.assertEqual(len(served.served), 6 + 8 * 9)
+                served.idle()
+                self.assertEqual((served.wrong, served.schedule._coming, served.schedule._waiting), (0, {}, {}))
+                for rank in served.ranks:
+                    worker = rank.connector._worker
+                    self.assertEqual((worker._sessions, worker._held, worker._coming, worker._unfinished), ({}, [], [], {}))
 
     def test_aborted(self):
         """requests that are aborted, waiting or running, leave nothing"""

@@ -47,11 +47,12 @@ def model():
         return ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="bfloat16", seed=1, max_model_len=1 << 16)
 
 
-def config(extra, world=1, caching=True, batch=256, running=8, asynchronous=False, **transfer):
+def config(extra, world=1, caching=True, batch=256, running=8, asynchronous=False, threshold=0, **transfer):
     made = VllmConfig(
         model_config=model(), device_config=DeviceConfig("cpu"),
         scheduler_config=SchedulerConfig(max_num_seqs=running, max_num_batched_tokens=batch, max_model_len=1 << 16,
-                                         enable_chunked_prefill=True, is_encoder_decoder=False, async_scheduling=asynchronous),
+                                         enable_chunked_prefill=True, is_encoder_decoder=False, async_scheduling=asynchronous,
+                                         long_prefill_token_threshold=threshold),
         cache_config=CacheConfig(block_size=TOKENS, enable_prefix_caching=caching),
         parallel_config=ParallelConfig(tensor_parallel_size=world, distributed_executor_backend="mp" if world > 1 else None),
         kv_transfer_config=KVTransferConfig(**{

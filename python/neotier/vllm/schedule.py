@@ -271,7 +271,7 @@ class Schedule:
         more, whether it came or not."""
         parts = report.parts if report is not None else []
         step = max((part.step for part in parts), default=self._judged)
-        loads = [*self._waiting.values(), *self._loading.get(step, ())]
+        loads = [*self._waiting.values(), *(one for planned in self._loading.values() for one in planned)]
         for part in parts:
             self._hear(part, loads)
         for known, run in loads:

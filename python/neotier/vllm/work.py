@@ -50,7 +50,7 @@ class _Loading:
     run: Run
     keys: list[bytes]
     load: Any
-    session: _Session
+    session: "_Session | None"
     deadline: float
     good: int | None = None  # when it has ended
 
@@ -135,8 +135,8 @@ class Worker:
 
     def _write_state(self) -> None:
         assert self._engine is not None
-        self._engine.put(_STATE, json.dumps(self._state).encode(), tier=self._durable, replace=True)
         if self._durable:
+            self._engine.put(_STATE, json.dumps(self._state).encode(), tier=self._durable, replace=True)
             self._engine.flush()
 
     def _open(self, generation: int) -> None:
@@ -204,7 +204,10 @@ class Worker:
         if work.generation > self._generation:
             self._close_store()
             self._state["generation"] = work.generation
-            self._write_state()
+            try:
+                self._write_state()
+            except NeoTierError as error:
+                self._log.warn(f"a reset does not outlive this process: {error}")
             self._open(work.generation)
         self._step = _Step(work)
         self._told.step = work.step
@@ -226,12 +229,12 @@ class Worker:
 
     def _begin_request(self, name: str, hashes: list[bytes], category: int) -> None:
         assert self._store is not None
-        session = self._session(name)
-        if hashes:
-            try:
+        try:
+            session = self._session(name)
+            if hashes:
                 session.session.request(self._store.digest_keys(hashes), category=category)
-            except NeoTierError as error:
-                self._log.warn(f"the policy is not told of a request: {error}")
+        except Exception as error:
+            self._log.warn(f"the policy is not told of a request: {error}")
 
     def _session(self, name: str) -> _Session:
         assert self._store is not None
@@ -255,13 +258,13 @@ class Worker:
         step.loading = True
         deadline = time.monotonic() + self._settings.timeout
         for run in step.work.loads:
-            session = self._session(run.request)
-            session.users += 1
-            one = _Loading(run, [], None, session, deadline)
+            one = _Loading(run, [], None, None, deadline)
             (step.loads if self._settings.layerwise else self._coming).append(one)
             try:
                 one.keys = self._store.digest_keys(run.hashes)
-                one.load = self._memory.load(session.session, one.keys, self._cache.pieces(run.blocks), run.first, stream=self._stream())
+                one.session = self._session(run.request)
+                one.session.users += 1
+                one.load = self._memory.load(one.session.session, one.keys, self._cache.pieces(run.blocks), run.first, stream=self._stream())
             except Exception as error:
                 self._log.warn(f"{len(run.blocks)} blocks could not be loaded: {error}")
 
@@ -269,7 +272,9 @@ class Worker:
         step = self._step
         if step is None or not step.loads or step.ended:
             return
-        layer = self._cache.index[name]
+        layer = self._cache.index.get(name)
+        if layer is None:  # it reads no registered tensor
+            return
         for one in step.loads:
             if one.load is None or one.good is not None:
                 continue
@@ -277,7 +282,7 @@ class Worker:
                 one.load.wait(max(one.deadline - time.monotonic(), 0), layer=layer, stream=self._stream())
             except TimeoutError:
                 one.load.cancel()
-            except NeoTierError:
+            except Exception:
                 pass  # the other blocks go on; _end_load() says which have come
 
     def arrived(self) -> set[str]:
@@ -291,8 +296,8 @@ class Worker:
                 if time.monotonic() < one.deadline:
                     self._coming.append(one)
                     continue
-            except NeoTierError:
-                pass
+            except Exception:
+                pass  # _end_load() says which blocks have come
             self._end_load(one)
             self._arrived.add(one.run.request)
         arrived, self._arrived = self._arrived, set()
@@ -315,8 +320,13 @@ class Worker:
     def _end_load(self, one: _Loading) -> None:
         one.good = 0
         if one.load is not None:
-            one.good = finish_load(one.load, max(one.deadline - time.monotonic(), 0), self._log)
-            self._remove_corrupt(one)
+            try:
+                one.good = finish_load(one.load, max(one.deadline - time.monotonic(), 0), self._log)
+                self._remove_corrupt(one)
+            except Exception as error:
+                self._log.warn(f"{len(one.run.blocks)} blocks could not be loaded: {error}")
+                one.load.cancel()
+                one.good = 0
             one.load.close()
         self.counters["loaded"] += one.good
         self.counters["failed"] += len(one.run.blocks) - one.good
@@ -324,7 +334,8 @@ class Worker:
             self._errors.update(one.run.blocks[one.good:])
             # Of those behind it nothing is known: only the first is a miss for others.
             self._told.failed.extend(one.keys[one.good:one.good + 1])
-        self._release(one.session)
+        if one.session is not None:
+            self._release(one.session)
 
     def _remove_corrupt(self, one: _Loading) -> None:
         """A block whose bytes are not those that were written would fail for every request. Removed, it is stored anew."""
@@ -379,8 +390,8 @@ class Worker:
         if step is None or not step.work.saves or step.ended or self._store is None or not self._settings.written_once:
             return
         self._begin_saves(step)
-        layer = self._cache.index[name]
-        if layer not in step.layers:
+        layer = self._cache.index.get(name)
+        if layer is not None and layer not in step.layers:
             step.layers.add(layer)
             for one in step.saves:
                 one.save.layer(layer, self._stream())
