@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -70,6 +71,40 @@ class Connector(common.InFolder):
                     self.assertEqual(served.served, [0, 160, 0])
                     self.assertEqual(served.worker.counters["loaded"], 10)
                     self.closed(served)
+
+    def test_own_order(self):
+        """the calls of vLLM's own model runner, in their order"""
+        text = prompt(*range(20)) + [1]
+        for asynchronous in (False, True):
+            for deferred in (False, True):
+                served = self.host(asynchronous=asynchronous, deferred=deferred, mixin=True).run([text], new=20)
+                served.forget()
+                with self.failing_load(served.ranks[0], at=1):
+                    served.run([text], new=20).forget()
+                    served.run([text], new=20).forget()
+                    served.run([text], new=20)
+                self.assertEqual((served.served, served.failed_steps, served.worker.counters["loaded"]), ([0, 320, 0 if asynchronous else 320, 320], 1, 40))  # in a step: admitted with what then fails
+                self.closed(served)
+
+    def test_between_steps(self):
+        """blocks that are loaded between steps: other requests go on meanwhile, and none is used before it is there"""
+        text = prompt(*range(20)) + [1]
+        for asynchronous in (False, True):
+            served = self.host(settings={"layerwise": False}, asynchronous=asynchronous).run([text])
+            served.forget()
+            own, began, late = Load.wait, {}, 0.05
+
+            def wait(load, timeout=None, layer=None):
+                first = began.setdefault(id(load), time.monotonic())
+                if time.monotonic() < first + late and timeout is not None and timeout < late:
+                    raise neotier.TimeoutError("still under way")
+                return own(load, timeout, layer)
+
+            with mock.patch.object(Load, "wait", wait):
+                served.run([text, prompt(*range(100, 103))], new=5)
+            self.assertEqual((list(served.finished), served.served), (["0", "2", "1"], [0, 0, 320]))
+            self.assertEqual(served.worker.counters["loaded"], 20)
+            self.closed(served)
 
     def test_generated(self):
         """blocks of generated tokens are saved when they are full, and found by a request that goes on from them"""
@@ -478,8 +513,11 @@ class Connector(common.InFolder):
             self.host(kv_load_failure_policy="fail")
         with self.assertRaisesRegex(ValueError, "kv_role is \"kv_both\""):
             self.host(kv_role="kv_producer")
-        with self.assertRaisesRegex(ValueError, "workers cannot share 'ssd=1G:file=/x'; write {rank}"):
-            host.Host({"tiers": "dram=1M,ssd=1G:file=/x"}, world=2)
+        for part in ("ssd=1G:file=/x", "remote=1G:url=[redis://a:1,b:2]:namespace=m"):
+            with self.assertRaisesRegex(ValueError, f"workers cannot share '{re.escape(part)}'; write {{rank}}"):
+                host.Host({"tiers": f"dram=1M,{part},cxl=1M"}, world=2)
+        with self.assertRaisesRegex(ValueError, "give vLLM --no-async-scheduling"):
+            self.host(settings={"layerwise": True}, asynchronous=True)
         made = host.config({"tiers": "dram=1M"})
         from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
         shape = dict(block_size=TOKENS, num_kv_heads=2, head_size=8, dtype=torch.bfloat16)

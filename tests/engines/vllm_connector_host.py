@@ -10,6 +10,7 @@ import os
 import pickle
 import tempfile
 import time
+from unittest import mock
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -26,6 +28,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus  # noqa: F401  the test needs it
 from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.worker import kv_connector_model_runner_mixin
 
 from neotier.vllm.memory import HostMemory, HostSave
 
@@ -179,9 +182,9 @@ class GpuLike(HostMemory):
 class Host:
     """vLLM with a connector, or with none of its own (extra None)."""
 
-    def __init__(self, extra, blocks=256, layout="blocks", sizes=(16, 16, 16), world=1, asynchronous=False, deferred=False, **more):
+    def __init__(self, extra, blocks=256, layout="blocks", sizes=(16, 16, 16), world=1, asynchronous=False, deferred=False, mixin=False, **more):
         self.config = config(extra, world=world, asynchronous=asynchronous, **more)
-        self.world, self.asynchronous, self.deferred = world, asynchronous, deferred
+        self.world, self.asynchronous, self.deferred, self.mixin = world, asynchronous, deferred, mixin
         spec = FullAttentionSpec(block_size=TOKENS, num_kv_heads=2, head_size=8, dtype=torch.bfloat16)
         self.cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(list(LAYERS), spec)])
         self.config.cache_config.num_gpu_blocks = blocks
@@ -245,28 +248,7 @@ class Host:
             tokens = list(request.all_token_ids) + self.pending.get(name, [])
             self.sequences[name].follow(tokens)
             batch[name] = computed[name], computed[name] + nr, np.array(manager.get_block_ids(name)[0])
-        kv_outputs = []
-        for rank in self.ranks:
-            work = pickle.loads(pickle.dumps(output.kv_connector_metadata))
-            rank.connector.handle_preemptions(work)
-            rank.connector.bind_connector_metadata(work)
-            if output.has_sync_kv_loads:
-                rank.connector.start_load_kv(None)
-        dirty = self.forward(batch)
-        for rank in self.ranks:
-            connector = rank.connector
-            if not output.has_sync_kv_loads:
-                connector.start_load_kv(None)
-            if not self.deferred:
-                connector.wait_for_save()
-            results = connector.get_transfer_results(output.finished_req_ids)
-            made = KVConnectorOutput(finished_sending=results.finished_sending, finished_recving=results.finished_recving,
-                                     invalid_block_ids=connector.get_block_ids_with_load_errors(),
-                                     kv_connector_worker_meta=pickle.loads(pickle.dumps(connector.build_connector_worker_meta())))
-            kv_outputs.append(made)
-            if self.deferred:
-                connector.wait_for_save()
-            connector.clear_connector_metadata()
+        dirty, kv_outputs = (self.as_vllm if self.mixin else self.as_workers)(output, batch)
         invalid = set().union(*(one.invalid_block_ids for one in kv_outputs))
         self.failed_steps += bool(invalid)
         for name in dirty:
@@ -292,6 +274,45 @@ class Host:
             outputs.append(ModelRunnerOutput(req_ids=made.req_ids, req_id_to_index=made.req_id_to_index, sampled_token_ids=sampled,
                                              logprobs=None, prompt_logprobs_dict={}, pooler_output=[], kv_connector_output=one))
         return outputs[0] if self.world == 1 else self.aggregator.aggregate(outputs, 0)
+
+    def as_workers(self, output, batch):
+        """What workers do in a step, all of them layer by layer."""
+        kv_outputs = []
+        for rank in self.ranks:
+            work = pickle.loads(pickle.dumps(output.kv_connector_metadata))
+            rank.connector.handle_preemptions(work)
+            rank.connector.bind_connector_metadata(work)
+            if output.has_sync_kv_loads:
+                rank.connector.start_load_kv(None)
+        dirty = self.forward(batch)
+        for rank in self.ranks:
+            connector = rank.connector
+            if not output.has_sync_kv_loads:
+                connector.start_load_kv(None)
+            if not self.deferred:
+                connector.wait_for_save()
+            results = connector.get_transfer_results(output.finished_req_ids)
+            made = KVConnectorOutput(finished_sending=results.finished_sending, finished_recving=results.finished_recving,
+                                     invalid_block_ids=connector.get_block_ids_with_load_errors(),
+                                     kv_connector_worker_meta=pickle.loads(pickle.dumps(connector.build_connector_worker_meta())))
+            kv_outputs.append(made)
+            if self.deferred:
+                connector.wait_for_save()
+            connector.clear_connector_metadata()
+        return dirty, kv_outputs
+
+    def as_vllm(self, output, batch):
+        """The same of one worker, in the order of vLLM's own model runner."""
+        connector = self.ranks[0].connector
+        connector.handle_preemptions(output.kv_connector_metadata)
+        with mock.patch.object(kv_transfer_state, "_KV_CONNECTOR_AGENT", connector), \
+                mock.patch.object(kv_connector_model_runner_mixin, "get_forward_context", lambda: None):
+            with kv_connector_model_runner_mixin.KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(
+                    output, defer_finalize=self.deferred) as made:
+                dirty = self.forward(batch)
+            if self.deferred:
+                kv_connector_model_runner_mixin.KVConnectorModelRunnerMixin.finalize_kv_connector()
+        return dirty, [made]
 
     def forward(self, batch):
         """Who read a wrong byte."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -184,10 +185,11 @@ def _settings(vllm_config: Any, kv_cache_config: Any) -> Settings:
         raise ValueError(f'neotier.vllm: kv_role is "kv_both", not "{transfer.kv_role}"; it both loads and saves')
     given = partial(setting, "neotier.vllm", extra)
     parallel = vllm_config.parallel_config
-    for part in tiers.split(","):
-        if not part.lstrip().startswith(("ssd=", "remote=")):
-            continue
-        for shared, name in ((parallel.world_size > 1, "{rank}"), (parallel.data_parallel_size > 1, "{dp}")):
+    for part in re.split(r",(?=\s*(?:gpu|dram|cxl|ssd|remote)=)", tiers):
+        kind = part.split("=")[0].strip()
+        # Ranks have equal keys and other bytes; data-parallel engines equal ones, and a file has one owner.
+        ranks = parallel.world_size > 1 and (kind == "ssd" or "namespace=" in part)
+        for shared, name in ((ranks, "{rank}"), (parallel.data_parallel_size > 1 and kind == "ssd", "{dp}")):
             if shared and name not in part:
                 raise ValueError(f"neotier.vllm: workers cannot share '{part.strip()}'; write {name} in its name")
     asynchronous = bool(vllm_config.scheduler_config.async_scheduling)

@@ -119,5 +119,5 @@ def identity(config: Any) -> dict[str, Any]:
     return {"engine": "vllm", "connector": 1, "model": model.model, "revision": model.revision, "dtype": str(model.dtype),
             "quantization": str(model.quantization), "cache_dtype": str(cache.cache_dtype),
             "split": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.prefill_context_parallel_size,
-                      parallel.decode_context_parallel_size],
+                      parallel.decode_context_parallel_size, parallel.cp_kv_cache_interleave_size],
             "stage": parallel.rank % parallel.world_size // inner}
