@@ -180,9 +180,11 @@ class GpuLike(HostMemory):
 
 
 class Host:
-    """vLLM with a connector, or with none of its own (extra None)."""
+    """vLLM with our connector. deferred: saves end after the step's output is made, as with a draft model. mixin: in the order of vLLM's
+    own model runner."""
 
-    def __init__(self, extra, blocks=256, layout="blocks", sizes=(16, 16, 16), world=1, asynchronous=False, deferred=False, mixin=False, **more):
+    def __init__(self, extra, blocks=256, layout="blocks", sizes=(16, 16, 16), world=1, asynchronous=False, deferred=False, mixin=False,
+                 **more):
         self.config = config(extra, world=world, asynchronous=asynchronous, **more)
         self.world, self.asynchronous, self.deferred, self.mixin = world, asynchronous, deferred, mixin
         spec = FullAttentionSpec(block_size=TOKENS, num_kv_heads=2, head_size=8, dtype=torch.bfloat16)

@@ -30,12 +30,14 @@ class Layer:
 def layer(name: str, tensor: Any, blocks: int) -> Layer:
     """ValueError, one line: the tensor holds no blocks, or one that is torn into too many pieces."""
     if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"neotier.vllm: layer '{name}' keeps a {type(tensor).__name__}, no blocks of KV; only attention layers are served")
+        raise ValueError(f"neotier.vllm: layer '{name}' keeps a {type(tensor).__name__}, no blocks of KV; only attention layers are "
+                         "served")
     shape, strides = list(tensor.shape), [stride * tensor.element_size() for stride in tensor.stride()]
     found = [dim for dim, size in enumerate(shape) if size == blocks]
     if found[:1] != [0] and not (len(found) == 1):
         if found or not shape or shape[0] % blocks or not shape[0]:
-            raise ValueError(f"neotier.vllm: layer '{name}' of shape {tuple(shape)} has {len(found)} dimensions of {blocks} blocks; one is wanted")
+            raise ValueError(f"neotier.vllm: layer '{name}' of shape {tuple(shape)} has {len(found)} dimensions of {blocks} blocks; one "
+                             "is wanted")
         # Blocks of the kernel, several to one of the scheduler's.
         part = shape[0] // blocks
         shape, strides = [blocks, part, *shape[1:]], [strides[0] * part, strides[0], *strides[1:]]
@@ -52,9 +54,10 @@ def layer(name: str, tensor: Any, blocks: int) -> Layer:
     for _, size, _ in torn:
         nr *= size
     if nr > MOST_PIECES or not 0 < run <= strides[dim]:
-        raise ValueError(f"neotier.vllm: layer '{name}': a block lies in {nr} pieces of {run} bytes, {strides[dim]} bytes from one block to "
-                         f"the next; what is inside a block must be contiguous, in {MOST_PIECES} pieces at most")
-    offsets = tuple(sum(part) for part in itertools.product(*([stride * i for i in range(size)] for stride, size, _ in reversed(torn))))
+        raise ValueError(f"neotier.vllm: layer '{name}': a block lies in {nr} pieces of {run} bytes, {strides[dim]} bytes from one "
+                         f"block to the next; what is inside a block must be contiguous, in {MOST_PIECES} pieces at most")
+    steps = ([stride * i for i in range(size)] for stride, size, _ in reversed(torn))
+    offsets = tuple(sum(part) for part in itertools.product(*steps))
     order = f"{tensor.dtype}" + "".join(f" {at}x{size}" for _, size, at in others)
     return Layer(tensor.data_ptr(), strides[dim], offsets, run, order)
 
@@ -93,7 +96,8 @@ class Cache:
         for number in numbers:
             if not 0 <= number < self.blocks:
                 raise IndexError(f"block {number} of {self.blocks}")
-        return Pieces([one.base + offset + number * one.block_stride for one in self.layers for offset in one.offsets for number in numbers],
+        return Pieces([one.base + offset + number * one.block_stride
+                       for one in self.layers for offset in one.offsets for number in numbers],
                       max(self.piece_bytes), self)
 
     def describe(self) -> list[str]:

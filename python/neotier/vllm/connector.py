@@ -46,10 +46,10 @@ class NeoTierConnector(names.KVConnectorBase_V1):
 
     write: when a block is copied to the durable tier: "back" when it leaves the faster ones, "selective" once it was used twice,
     "through" at once. store_after: a block is stored when it is offered for the so-many-th time. prefill_tokens_per_s: what computing
-    costs, for the policy. layerwise: blocks are loaded in the step that uses them, layer by layer; else between steps, while the request
-    waits and others go on. Default: where vLLM does not schedule asynchronously. timeout_s: a load that takes longer has failed. unfinished_saves: runs of blocks on their way to
-    the tiers; beyond them blocks are not stored, and counted. staging_bytes: host memory that a GPU's blocks go through. max_objects,
-    seed: as neotier.h.
+    costs, for the policy. layerwise: blocks are loaded in the step that uses them, layer by layer; else between steps, while the
+    request waits and others go on. Default: where vLLM does not schedule asynchronously. timeout_s: a load that takes longer has
+    failed. unfinished_saves: runs of blocks on their way to the tiers; beyond them blocks are not stored, and counted. staging_bytes:
+    host memory that a GPU's blocks go through. max_objects, seed: as neotier.h.
 
     ValueError, with one line: a setting that is missing or wrong, or a model or a split that it cannot serve.
 

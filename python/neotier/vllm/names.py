@@ -22,7 +22,8 @@ try:
 except ImportError:
     CacheHitSource = None  # type: ignore[assignment,misc]
 
-__all__ = ["CachePolicy", "KVConnectorBase_V1", "KVConnectorMetadata", "KVConnectorRole", "KVConnectorWorkerMetadata", "Locality", "LookupResult", "Medium", "OffloadingEvent", "ReqContext", "RequestOffloadingContext",
+__all__ = ["CachePolicy", "KVConnectorBase_V1", "KVConnectorMetadata", "KVConnectorRole", "KVConnectorWorkerMetadata", "Locality",
+           "LookupResult", "Medium", "OffloadingEvent", "ReqContext", "RequestOffloadingContext",
            "SecondaryTierManager", "TransferJob", "job_result", "hit_source", "group_of", "category", "positions", "position", "layout",
            "chunk_tokens", "block_tokens", "block_ids", "identity", "request_category"]
 
@@ -87,7 +88,8 @@ _SERVED = (FullAttentionSpec, MLAAttentionSpec)
 
 
 def block_tokens(config: Any, cache: Any) -> int:
-    """Tokens of a block, all ranks of a context-parallel group together. ValueError, one line: a cache that the connector does not serve."""
+    """Tokens of a block, all ranks of a context-parallel group together. ValueError, one line: a cache that the connector does not
+    serve."""
     if len(cache.kv_cache_groups) != 1:
         raise ValueError(f"neotier.vllm: this model has {len(cache.kv_cache_groups)} groups of KV cache, the connector serves one; "
                          "--disable-hybrid-kv-cache-manager may make it one")

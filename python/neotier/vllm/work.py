@@ -129,7 +129,8 @@ class Worker:
             self._write_state()
             return 0
         if state["rank"] != mine and state["rank"].split()[0] != str(self._settings.rank):
-            raise ValueError(f"neotier.vllm: the tiers of rank {mine} were written by rank {state['rank']}; give it another file, or remove it")
+            raise ValueError(f"neotier.vllm: the tiers of rank {mine} were written by rank {state['rank']}; give it another file, or "
+                             "remove it")
         self._state = {"rank": mine, "generation": state["generation"]}
         return int(state["generation"])
 
@@ -264,7 +265,8 @@ class Worker:
                 one.keys = self._store.digest_keys(run.hashes)
                 one.session = self._session(run.request)
                 one.session.users += 1
-                one.load = self._memory.load(one.session.session, one.keys, self._cache.pieces(run.blocks), run.first, stream=self._stream())
+                one.load = self._memory.load(one.session.session, one.keys, self._cache.pieces(run.blocks), run.first,
+                                             stream=self._stream())
             except Exception as error:
                 self._log.warn(f"{len(run.blocks)} blocks could not be loaded: {error}")
 
@@ -373,7 +375,8 @@ class Worker:
             try:
                 keys = self._store.digest_keys(run.hashes)
                 session = self._session(run.request)
-                one = _Saving(step.work.step, keys, self._memory.save(session.session, keys, self._cache.pieces(run.blocks), run.first), session)
+                save = self._memory.save(session.session, keys, self._cache.pieces(run.blocks), run.first)
+                one = _Saving(step.work.step, keys, save, session)
                 session.users += 1
                 step.saves.append(one)
             except Exception as error:
