@@ -101,10 +101,18 @@ class Connector(common.InFolder):
                 first = began.setdefault(id(load), time.monotonic())
                 if time.monotonic() < first + late and timeout is not None and timeout < late:
                     raise neotier.TimeoutError("still under way")
+                time.sleep(max(first + late - time.monotonic(), 0))
                 return own(load, timeout, layer)
 
+            steps = []  # before the first request has its blocks
+
+            def between(one):
+                if "1" not in one.hits:
+                    steps.append(one.steps)
+
             with mock.patch.object(Load, "wait", wait):
-                served.run([text, prompt(*range(100, 103))], new=5)
+                served.run([text, prompt(*range(100, 103))], new=5, between=between)
+            self.assertGreater(len(steps), 5)
             self.assertEqual((list(served.finished), served.served), (["0", "2", "1"], [0, 0, 320]))
             self.assertEqual(served.worker.counters["loaded"], 20)
             self.closed(served)

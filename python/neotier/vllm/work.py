@@ -22,7 +22,7 @@ import torch
 from .. import kv
 from ..connector import SparingLog, finish_load
 from ..engine import Engine
-from ..errors import CorruptError, FullError, NeoTierError, NotFoundError, TimeoutError
+from ..errors import FullError, NeoTierError, NotFoundError, TimeoutError
 from ..kv import KvSession, KvStore, Stored
 from .blocks import Cache
 from .memory import HostMemory
@@ -324,7 +324,6 @@ class Worker:
         if one.load is not None:
             try:
                 one.good = finish_load(one.load, max(one.deadline - time.monotonic(), 0), self._log)
-                self._remove_corrupt(one)
             except Exception as error:
                 self._log.warn(f"{len(one.run.blocks)} blocks could not be loaded: {error}")
                 one.load.cancel()
@@ -338,19 +337,6 @@ class Worker:
             self._told.failed.extend(one.keys[one.good:one.good + 1])
         if one.session is not None:
             self._release(one.session)
-
-    def _remove_corrupt(self, one: _Loading) -> None:
-        """A block whose bytes are not those that were written would fail for every request. Removed, it is stored anew."""
-        if one.good < len(one.keys):
-            try:
-                one.load.wait(0)
-            except CorruptError:
-                try:
-                    self._engine.remove(one.keys[one.good])
-                except NeoTierError:  # it is gone already, or is being moved
-                    pass
-            except NeoTierError:
-                pass
 
     def all_loading(self) -> set[int]:
         return {block for run in self._step.work.loads for block in run.blocks} if self._step else set()
