@@ -83,6 +83,8 @@ class Cache:
         self.tensors = list(tensors.values())
         self.layer_pieces = [len(one.offsets) for one in self.layers]
         self.piece_bytes = [one.piece_bytes for one in self.layers for _ in one.offsets]
+        places = [(one.base + offset, one.block_stride) for one in self.layers for offset in one.offsets]
+        self._bases, self._strides = (torch.tensor(column, dtype=torch.int64)[:, None] for column in zip(*places))
         self.device = self.tensors[0].device
         if any(tensor.device != self.device for tensor in self.tensors):
             raise ValueError("neotier.vllm: the KV cache lies on several devices; one is wanted in each worker")
@@ -96,9 +98,9 @@ class Cache:
         for number in numbers:
             if not 0 <= number < self.blocks:
                 raise IndexError(f"block {number} of {self.blocks}")
-        return Pieces([one.base + offset + number * one.block_stride
-                       for one in self.layers for offset in one.offsets for number in numbers],
-                      max(self.piece_bytes), self)
+        # One operation for all: a request has tens of thousands, and each would take longer by itself than its copy.
+        addresses = self._bases + torch.tensor(numbers, dtype=torch.int64) * self._strides
+        return Pieces(memoryview(addresses.reshape(-1).numpy()), max(self.piece_bytes), self)
 
     def describe(self) -> list[str]:
         return [f"{one.order} in {len(one.offsets)}" for one in self.layers]
