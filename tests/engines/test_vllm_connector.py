@@ -584,7 +584,7 @@ class Connector(common.InFolder):
         cache = blocks.Cache({"layers.10": two, "layers.2": one, "layers.11": one}, 8)
         self.assertEqual(cache.index, {"layers.2": 0, "layers.10": 1, "layers.11": 0})
         self.assertEqual((cache.piece_bytes, cache.block_bytes), ([16, 32], 48))
-        self.assertEqual(cache.pieces([3, 1]).addresses,
+        self.assertEqual(list(cache.pieces([3, 1]).addresses),
                          [one[3].data_ptr(), one[1].data_ptr(), two[3].data_ptr(), two[1].data_ptr()])
         with self.assertRaises(IndexError):
             cache.pieces([8])
