@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "engine/testing/cuda_stream.h"
 #include "engine/testing/pattern.h"
 #include "engine/tiers/cuda/cuda_tier.h"
 #include "engine/tiers/make_tiers.h"
@@ -23,25 +24,12 @@ namespace {
 using engine::Bytes;
 using engine::Code;
 using engine::CopyLane;
+using Stream = engine::CudaStream;
 using engine::DeviceCopy;
 using engine::Key;
 using engine::make_key;
 using engine::pattern;
 using engine::Status;
-
-struct Stream {
-  cudaStream_t stream = nullptr;
-  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }
-  ~Stream() { cudaStreamDestroy(stream); }
-  void sleep() {
-    const auto nap = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(60)); };
-    EXPECT_EQ(cudaLaunchHostFunc(stream, nap, nullptr), cudaSuccess);
-  }
-  void copy(std::byte* to, const std::byte* from, size_t bytes) {
-    EXPECT_EQ(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), cudaSuccess);
-  }
-  void wait() { EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess); }
-};
 
 struct Layout {
   const char* name;

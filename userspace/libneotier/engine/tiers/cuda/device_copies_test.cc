@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "engine/testing/cuda_stream.h"
 #include "engine/testing/pattern.h"
 #include "engine/testing/transfer_batch.h"
 #include "engine/tiers/cuda/cuda_tier.h"
@@ -19,20 +20,7 @@ namespace {
 
 constexpr CopyMethod kMethods[] = {CopyMethod::kChosen, CopyMethod::kEach, CopyMethod::kBatch, CopyMethod::kKernel};
 
-// A stream of the caller's, and work on it that takes a while.
-struct Stream {
-  cudaStream_t stream = nullptr;
-  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }
-  ~Stream() { cudaStreamDestroy(stream); }
-  void sleep() {
-    const auto nap = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(60)); };
-    EXPECT_EQ(cudaLaunchHostFunc(stream, nap, nullptr), cudaSuccess);
-  }
-  void copy(std::byte* to, const std::byte* from, size_t bytes) {
-    EXPECT_EQ(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), cudaSuccess);
-  }
-  void wait() { EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess); }
-};
+using Stream = CudaStream;
 
 class DeviceCopiesTest : public ::testing::Test {
  protected:
