@@ -115,8 +115,7 @@ class GpuLoad final : public Loading, private Landing {
     for (const Layer& layer : layers_)
       if (layer.posted) gpu_.feeder_.wait(layer.asked);
     // What has been asked for reads what the pins hold, and writes to the caller's memory.
-    for (const CopyLane lane : {CopyLane::kIn, CopyLane::kStagedIn})
-      if (auto mark = gpu_.copies_->mark(lane)) (void)gpu_.copies_->wait(**mark, kForever);
+    for (const CopyLane lane : {CopyLane::kIn, CopyLane::kStagedIn}) gpu_.copies_->drain(lane);
     host_.reset();
     for (const auto& [block, slot] : staged_) gpu_.staging_->give_back(slot);
   }
@@ -332,8 +331,7 @@ Save::~Save() {
   // A copy that is asked for writes to staging, and reads the caller's memory.
   (void)settle();
   const bool some = std::any_of(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.posted; });
-  if (some && !finished_)
-    if (auto mark = gpu_.copies_->mark(CopyLane::kOut)) (void)gpu_.copies_->wait(**mark, kForever);
+  if (some && !finished_) gpu_.copies_->drain(CopyLane::kOut);
   for (std::byte* slot : slots_) gpu_.staging_->give_back(slot);
 }
 

@@ -561,6 +561,8 @@ TEST_F(DeviceGpuMemory, NothingIsLetGoUnderTheDevice) {
   cuda_stand_in::hold();
   EXPECT_EQ((*load)->wait_layer(0, 200).code(), Code::kTimeout);
   std::atomic<bool> gone{false};
+  // Nor where the device has nothing left to mark a place with.
+  cuda_stand_in::fail(cuda_stand_in::Call::kRecord, 1000, cudaErrorMemoryAllocation);
   std::thread ends([&] {
     load->reset();
     gone = true;
@@ -570,6 +572,7 @@ TEST_F(DeviceGpuMemory, NothingIsLetGoUnderTheDevice) {
   EXPECT_EQ(gpu_->staging().free_slots(), 54u);
   cuda_stand_in::release();
   ends.join();
+  cuda_stand_in::fail(cuda_stand_in::Call::kRecord, 0, cudaSuccess);
   EXPECT_EQ(gpu_->staging().free_slots(), 64u);
 }
 #endif

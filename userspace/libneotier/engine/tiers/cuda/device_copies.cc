@@ -62,6 +62,10 @@ class Copies final : public DeviceCopies {
   Status copy(CopyLane lane, std::span<const DeviceCopy> copies, CopyMethod method) override;
   Result<std::unique_ptr<DeviceMark>> mark(CopyLane lane) override;
   Status wait(const DeviceMark& mark, uint64_t timeout_ms) override;
+  void drain(CopyLane lane) override {
+    const DeviceScope scope(*context_);
+    (void)note(cudaStreamSynchronize(streams_[static_cast<size_t>(lane)]), "copies");
+  }
   Status let_wait(void* stream, const DeviceMark& mark) override;
   Result<std::unique_ptr<PinnedMemory>> pinned(uint64_t bytes) override;
   bool register_host(std::span<std::byte> memory) override;

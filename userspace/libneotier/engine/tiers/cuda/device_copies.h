@@ -67,6 +67,8 @@ class DeviceCopies {
   virtual Result<std::unique_ptr<DeviceMark>> mark(CopyLane lane) = 0;
   // kTimeout: not yet. kGone: the device answers nothing any more.
   virtual Status wait(const DeviceMark& mark, uint64_t timeout_ms) = 0;
+  // Until all copies asked for so far in that lane are made, or the device answers nothing any more. Needs no memory.
+  virtual void drain(CopyLane lane) = 0;
   // What `stream` gets later waits for the mark. kInvalid: it is being captured into a graph.
   virtual Status let_wait(void* stream, const DeviceMark& mark) = 0;
   // kNoMemory: not so much. Copies to and from it run at the speed of the link.
