@@ -148,6 +148,10 @@ else
 	thread=$(grep -lx neotier/0 /proc/[0-9]*/comm | cut -d / -f 3)
 	echo "common_pid == $thread && gfp_flags & 0x2 && !(gfp_flags & 0x8)" > $tracing/events/kmem/mm_page_alloc/filter
 	echo 1 > $tracing/events/kmem/mm_page_alloc/enable
+	# Whoever allocates wakes kswapd, this shell too. Only the module's wake-ups are the module's.
+	echo "common_pid == $thread" > $tracing/events/vmscan/mm_vmscan_wakeup_kswapd/filter
+	echo 1 > $tracing/events/vmscan/mm_vmscan_wakeup_kswapd/enable
+	woken() { grep -c mm_vmscan_wakeup_kswapd: $tracing/trace; }
 	reserved=$(stat reserved)
 	# kmod_device needs no accesses to know what is hot, so that all the time is the module's and kswapd's.
 	line=$($content mb=64 cold=$free seconds=100000 stop=15800 sleep want=15800)
@@ -162,6 +166,7 @@ else
 	echo 0 > $tracing/events/kmem/mm_page_alloc/enable
 	reserved=$(($(stat reserved) - reserved))
 	asked=$(grep -c mm_page_alloc: $tracing/trace)
+	[ "$(woken)" -gt 0 ] && ok "for many pages kswapd is woken" || not_ok "for many pages kswapd is woken" "room_waits $(stat room_waits)"
 	[ $reserved -gt 0 ] && [ "$asked" -ge $reserved ] && ok "the reserve keeps off memory that is promised to be movable" ||
 		not_ok "the reserve keeps off memory that is promised to be movable" "$reserved pages reserved, $asked asked for as unmovable"
 	[ "$(stat reserved)" -gt 0 ] && ok "what kswapd freed for promotion is kept for it" || not_ok "what kswapd freed for promotion is kept for it"
@@ -177,20 +182,16 @@ else
 	kill $keeper
 
 	eventually reserve_returned
-	holds=$(stat room_holds)
-	# The first holds are those of a program that grows: it wakes kswapd itself, and more pages than these would have to wait.
-	held_alone() {
-		eventually above room_holds $((holds + 50))
-		before=$(demotions)
-		holds=$(stat room_holds)
-		eventually above room_holds $((holds + 50)) || :
-	}
 	# Any program that ends leaves more than 16 pages above low for a moment, and then there is nothing to hold back.
 	knob headroom_pages 1024
+	holds=$(stat room_holds)
+	waits=$(stat room_waits)
+	echo > $tracing/trace
 	# More is free than at the beginning where file pages were demoted as well.
-	content_until held_alone node="$node" pages=16 cold=$(($(node_free_kb) / 1024 + 16)) sleep
-	[ "$(demotions)" = "$before" ] && above room_holds $((holds + 50)) && ok "16 hot pages are not worth waking kswapd" ||
-		not_ok "16 hot pages are not worth waking kswapd" "demoted $before -> $(demotions), room_holds $holds -> $(stat room_holds), $line"
+	content_until "above room_holds $((holds + 100))" node="$node" pages=16 cold=$(($(node_free_kb) / 1024 + 16)) sleep
+	[ "$(woken)" = 0 ] && [ "$(stat room_waits)" = "$waits" ] && above room_holds $((holds + 100)) && ok "16 hot pages are not worth waking kswapd" ||
+		not_ok "16 hot pages are not worth waking kswapd" "woken $(woken) times, room_waits $waits -> $(stat room_waits), room_holds $holds -> $(stat room_holds), $line"
+	echo 0 > $tracing/events/vmscan/mm_vmscan_wakeup_kswapd/enable
 	knob headroom_pages 0
 	knob room exchange
 fi
