@@ -247,6 +247,24 @@ class Blocks(unittest.TestCase):
         self.assertEqual([event.kind for event in store.events()[0]], ["copied"] * 8)
         session.close()
 
+    def test_events(self):
+        """a store keeps as many events as its engine: all that a restart finds, or the newest few"""
+        blocks, size = 70000, 64
+        with tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR")) as folder:
+            for events, least, most in ((65536, 0, blocks), (1 << 17, blocks, blocks), (100, 100, 100)):
+                with neotier.Engine(f"ssd=1200M:file={folder}/blocks", max_objects=1 << 17, events=events) as engine, \
+                        neotier.KvStore(engine, layers=1, layer_bytes=size, seed="0") as store:
+                    keys = store.keys(range(blocks * 16))
+                    if least == 0:
+                        with store.session(store.tenant("a")) as session:
+                            for at in range(0, blocks, 1000):
+                                session.store(keys[at : at + 1000], [bytes(size)] * 1000, first_position=at)
+                        engine.flush()
+                        continue
+                    self.assertIn(keys[0], engine)
+                    told, lost = store.events(1 << 20)
+                    self.assertEqual((len({event.key for event in told}), lost), (most, blocks - most))
+
     def test_notify(self):
         """a load tells a queue that it has ended"""
         for size in (4096, 1 << 20):  # copied by the caller's thread, and by others

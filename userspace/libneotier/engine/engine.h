@@ -253,7 +253,7 @@ class Engine {
   }
   const std::string& tier_name(size_t tier) const { return catalogue_.info(static_cast<TierId>(tier)).name; }
   EngineStatus status() const;
-  bool keeps_events() const { return config_.events > 0; }
+  size_t events() const { return config_.events; }
   // Appends up to `max` events that the reader has not seen, oldest first. Returns how many came before them and are
   // lost. Readers do not take each other's.
   uint64_t take_events(EventCursor& reader, size_t max, std::vector<ObjectEvent>& out);

@@ -83,7 +83,8 @@ struct neotier_config {
 	double background_share;      /* .5 of a link's bandwidth for prefetch and write-back beside demand */
 	uint32_t write_back;          /* 1: copy new objects to the first durable tier in the background */
 	uint32_t no_probes;           /* 1: links are not measured at start */
-	uint64_t events;              /* 0; newest events kept about objects: 65536 for a KV store (neotier_kv.h) */
+	uint64_t events;              /* 0; newest events kept about objects, by the engine and by each KV store of it (neotier_kv.h), 18 bytes
+					 each: 65536, or more for who has to hear of all that a restart finds */
 	uint32_t discard;             /* 1: as neotier_put_options.discard of every put */
 	uint32_t reserved;
 	uint64_t history;             /* objects remembered after they left, for the policies; 65,536, or four times those that are

@@ -169,9 +169,11 @@ neotier_kv* neotier_kv_open(neotier_engine* engine, const struct neotier_kv_conf
     if (own.write > NEOTIER_KV_WRITE_THROUGH) return fail(NEOTIER_EINVALID, "config: no such write policy");
     if ((own.piece_bytes == nullptr) != (own.pieces == 0))
       return fail(NEOTIER_EINVALID, "config: piece_bytes and pieces: the one without the other");
-    if (!engine->engine.keeps_events())
+    if (engine->engine.events() == 0)
       return fail(NEOTIER_EINVALID, "the engine keeps no events; open it with events = 65536");
-    opened = new neotier_kv{neotier::kv::KeyChain(key_options(own)), {engine->engine, store_options(own)}};
+    neotier::kv::StoreOptions options = store_options(own);
+    options.events = engine->engine.events();
+    opened = new neotier_kv{neotier::kv::KeyChain(key_options(own)), {engine->engine, options}};
     return 0;
   });
   return opened;
