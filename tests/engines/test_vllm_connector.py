@@ -22,10 +22,12 @@ import tap  # noqa: E402
 import torch  # noqa: E402
 import vllm as engine  # noqa: E402
 import vllm_connector_host as host  # noqa: E402
+from prometheus_client import REGISTRY  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorLogging, KVConnectorProm  # noqa: E402
 from vllm_connector_host import TOKENS, prompt  # noqa: E402
 
 from neotier.kv import KvSession, KvStore, Load  # noqa: E402
-from neotier.vllm import blocks, work  # noqa: E402
+from neotier.vllm import blocks, metrics, work  # noqa: E402
 from neotier.vllm.schedule import Mirror  # noqa: E402
 
 REQUESTS = int(os.environ.get("ENGINE_REQUESTS", "1000"))  # of the long test
@@ -238,6 +240,30 @@ class Connector(common.InFolder):
             served.add(prompt(*range(10)) + [1], params={"neotier_category": "three"})
             served.run()
         self.assertEqual(seen, [(10, 3), (10, 0)])
+        self.closed(served)
+
+    def test_metrics(self):
+        """vLLM's log and its Prometheus metrics have what scheduler and workers count, once, and of all ranks"""
+        served = self.host(settings={"store_after": 2}, world=2, blocks=64)
+        for _ in range(4):
+            served.run([prompt(*range(number, number + 20)) + [1] for number in range(0, 80, 20)])
+        expected = {name: served.schedule.counters[name] for name in metrics.PLANNED}
+        for rank in served.ranks:
+            for name in metrics.MOVED:
+                expected[name] = expected.get(name, 0) + rank.connector._worker.counters[name]
+        for name in ("asked", "hit", "offered", "loaded", "stored", "passed"):
+            self.assertGreater(expected[name], 0, name)
+        log, prometheus = KVConnectorLogging(served.config.kv_transfer_config), KVConnectorProm(served.config, ["engine"], {0: ["0"], 1: ["1"]})
+        lines = []
+        for at, told in enumerate(served.told):
+            log.observe(told)
+            prometheus.observe({**told, "of another release": 1}, at % 2)
+        log.log(lambda text, told: lines.append(text % told))
+        log.log(lambda *_: self.fail("told again"))
+        self.assertEqual(lines, ["KV Transfer metrics: " + ", ".join(f"NeoTier blocks {name}={nr}" for name, nr in expected.items() if nr)])
+        for name, nr in expected.items():
+            self.assertEqual(sum(REGISTRY.get_sample_value(f"vllm:neotier_{name}_blocks_total", {"engine": engine}) for engine in "01"), nr)
+        self.assertGreater(REGISTRY.get_sample_value("vllm:neotier_loaded_blocks_total", {"engine": "1"}), 0)
         self.closed(served)
 
     # ---- media

@@ -212,6 +212,7 @@ class Host:
         self.finished = {}  # request: (tokens, external hits)
         self.hits = {}
         self.served = []
+        self.told = []  # counters, as vLLM's front end hears of them
 
     @property
     def schedule(self):
@@ -297,6 +298,7 @@ class Host:
             results = connector.get_transfer_results(output.finished_req_ids)
             made = KVConnectorOutput(finished_sending=results.finished_sending, finished_recving=results.finished_recving,
                                      invalid_block_ids=connector.get_block_ids_with_load_errors(),
+                                     kv_connector_stats=connector.get_kv_connector_stats(),
                                      kv_connector_worker_meta=pickle.loads(pickle.dumps(connector.build_connector_worker_meta())))
             kv_outputs.append(made)
             if self.deferred:
@@ -358,7 +360,9 @@ class Host:
 
     def update(self, output, result):
         before = {name: request for name, request in self.scheduler.requests.items()}
-        self.scheduler.update_from_output(output, result)
+        for part in self.scheduler.update_from_output(output, result).values():
+            if part.scheduler_stats and part.scheduler_stats.kv_connector_stats:
+                self.told.append(part.scheduler_stats.kv_connector_stats)
         for name in output.num_scheduled_tokens:
             at = result.req_id_to_index[name]
             if result.sampled_token_ids[at] and self.pending.get(name):

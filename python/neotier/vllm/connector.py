@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ..connector import SparingLog, check_storage, setting
 from . import names
 from .messages import Report, Work
+from .metrics import MOVED, PLANNED, PromMetrics, Since, Stats
 from .schedule import Schedule
 from .settings import Settings
 from .work import Worker
@@ -62,6 +63,7 @@ class NeoTierConnector(names.KVConnectorBase_V1):
         settings = _settings(vllm_config, kv_cache_config)
         self._schedule = Schedule(settings, self._log) if role == names.KVConnectorRole.SCHEDULER else None
         self._worker = Worker(settings, self._log) if role == names.KVConnectorRole.WORKER else None
+        self._since = Since(PLANNED if self._schedule else MOVED)
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
@@ -159,6 +161,21 @@ class NeoTierConnector(names.KVConnectorBase_V1):
     @_guarded(lambda: None)
     def build_connector_worker_meta(self) -> Report | None:
         return Report([self._worker.report()]) if self._worker and self._worker.opened else None
+
+    # ---- what vLLM shows
+
+    @_guarded(lambda: None)
+    def get_kv_connector_stats(self) -> Stats | None:
+        return self._since.take((self._schedule or self._worker).counters)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
+        return Stats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
+                           per_engine_labelvalues: dict[int, list[object]]) -> PromMetrics:
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def stats(self) -> dict[str, Any]:
         """Counters of blocks; a worker's with those of its store (KvStore.stats())."""

@@ -9,6 +9,7 @@ from typing import Any
 try:
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole,
                                                                    KVConnectorWorkerMetadata)
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
     from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingEvent, ReqContext, RequestOffloadingContext,
                                          get_offload_group_idx)
@@ -22,9 +23,9 @@ try:
 except ImportError:
     CacheHitSource = None  # type: ignore[assignment,misc]
 
-__all__ = ["CachePolicy", "KVConnectorBase_V1", "KVConnectorMetadata", "KVConnectorRole", "KVConnectorWorkerMetadata", "Locality",
-           "LookupResult", "Medium", "OffloadingEvent", "ReqContext", "RequestOffloadingContext",
-           "SecondaryTierManager", "TransferJob", "job_result", "hit_source", "group_of", "category", "positions", "position", "layout",
+__all__ = ["CachePolicy", "KVConnectorBase_V1", "KVConnectorMetadata", "KVConnectorPromMetrics", "KVConnectorRole",
+           "KVConnectorStats", "KVConnectorWorkerMetadata", "Locality", "LookupResult", "Medium", "OffloadingEvent", "ReqContext",
+           "RequestOffloadingContext", "SecondaryTierManager", "TransferJob", "job_result", "hit_source", "group_of", "category", "positions", "position", "layout",
            "chunk_tokens", "block_tokens", "block_ids", "identity", "request_category"]
 
 _RESULT_FIELDS = {field.name for field in dataclasses.fields(JobResult)}
