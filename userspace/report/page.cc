@@ -50,6 +50,12 @@ bool numeric(const std::string& cell) {
   return (cell.size() > at && std::isdigit(static_cast<unsigned char>(cell[at]))) || cell == "-";
 }
 
+// How a cell is set: a sentence wants room, a number stands at the right.
+const char* kind(const std::string& cell) {
+  if (cell.size() > 60) return " class=\"long\"";
+  return numeric(cell) ? " class=\"n\"" : "";
+}
+
 }  // namespace
 
 std::string escape_html(const std::string& text) {
@@ -129,7 +135,7 @@ void Page::table(const std::string& caption, const std::vector<std::string>& col
       if (i == 0) {
         body_ += fmt::format("<th scope=\"row\">{}</th>", escape_html(row[i]));
       } else {
-        body_ += fmt::format("<td{}>{}</td>", numeric(row[i]) ? " class=\"n\"" : "", escape_html(row[i]));
+        body_ += fmt::format("<td{}>{}</td>", kind(row[i]), escape_html(row[i]));
       }
     }
     body_ += "</tr>\n";

@@ -85,6 +85,15 @@ TEST_F(PageTest, ChartsThatFollowEachOtherShareABlock) {
   EXPECT_NE(html.find("<a href=\"#s1\">b</a>"), std::string::npos);
 }
 
+TEST_F(PageTest, NumbersAndSentencesAreSetTheirWay) {
+  Page page("t", "l");
+  page.table("c", {"a", "b", "c", "d"},
+             {{"1", "-1.5 %", "a word", "8 words that would be a column " + std::string(40, 'x')}});
+  EXPECT_NE(
+      page.html().find("<th scope=\"row\">1</th><td class=\"n\">-1.5 %</td><td>a word</td><td class=\"long\">8 words"),
+      std::string::npos);
+}
+
 TEST_F(PageTest, BytesThatAreNoTextAreReplaced) {
   Page page("t", "l");
   page.chart({{"kind", "lines"}, {"title", "\xff\xfe"}});
