@@ -185,11 +185,17 @@ else
 	# Any program that ends leaves more than 16 pages above low for a moment, and then there is nothing to hold back.
 	knob headroom_pages 1024
 	holds=$(stat room_holds)
-	waits=$(stat room_waits)
-	echo > $tracing/trace
+	# Until the first holds, pages of a program that has ended may wait as well, and be worth it.
+	held_alone() {
+		eventually above room_holds $((holds + 50))
+		echo > $tracing/trace
+		waits=$(stat room_waits)
+		holds=$(stat room_holds)
+		eventually above room_holds $((holds + 50)) || :
+	}
 	# More is free than at the beginning where file pages were demoted as well.
-	content_until "above room_holds $((holds + 100))" node="$node" pages=16 cold=$(($(node_free_kb) / 1024 + 16)) sleep
-	[ "$(woken)" = 0 ] && [ "$(stat room_waits)" = "$waits" ] && above room_holds $((holds + 100)) && ok "16 hot pages are not worth waking kswapd" ||
+	content_until held_alone node="$node" pages=16 cold=$(($(node_free_kb) / 1024 + 16)) sleep
+	[ "$(woken)" = 0 ] && [ "$(stat room_waits)" = "$waits" ] && above room_holds $((holds + 50)) && ok "16 hot pages are not worth waking kswapd" ||
 		not_ok "16 hot pages are not worth waking kswapd" "woken $(woken) times, room_waits $waits -> $(stat room_waits), room_holds $holds -> $(stat room_holds), $line"
 	echo 0 > $tracing/events/vmscan/mm_vmscan_wakeup_kswapd/enable
 	knob headroom_pages 0
