@@ -41,7 +41,16 @@ struct neotier_age_walk {
 	struct neotier_exchange *exchange;
 	enum neotier_age_look look;
 	unsigned int vmas, entries;
+	bool huge;		/* huge folios are looked at as well */
+	bool huge_folio;	/* what is looked at now, from this frame on */
+	u32 frame;
+	/* Huge folios that were checked, by their first frame. */
+	u32 checked[NEOTIER_AGE_SPLITS];
+	unsigned int nr_checked;
 };
+
+/* As expensive as so many entries of a table. */
+#define NEOTIER_AGE_HUGE_ENTRIES 8U
 
 static LIST_HEAD(neotier_exchanges);
 static DEFINE_MUTEX(neotier_exchanges_lock);
@@ -121,40 +130,76 @@ static void neotier_age_table(struct vm_area_struct *vma, unsigned long address,
 	neotier_pte_unlock(lock);
 }
 
+/* A huge folio that one entry maps whole. */
+static void neotier_age_huge(struct vm_area_struct *vma, unsigned long address, struct neotier_age_walk *walk)
+{
+	pmd_t *entry = neotier_pmd_at(vma->vm_mm, address), pmd;
+	struct neotier_exchange *x = walk->exchange;
+	spinlock_t *lock;
+
+	if (!entry || !pmd_trans_huge(neotier_pmd_read(entry)))
+		return;
+	walk->entries += NEOTIER_AGE_HUGE_ENTRIES;
+	lock = pmd_lock(vma->vm_mm, entry);
+	pmd = *entry;
+	if (pmd_present(pmd) && pmd_trans_huge(pmd) && !pmd_protnone(pmd) && pmd_pfn(pmd) == x->base_pfn + walk->frame) {
+		if (pmd_young(pmd) && walk->look == NEOTIER_AGE_LOOK_ARM) {
+			neotier_pmd_clear_young(entry);
+			folio_set_young(page_folio(pmd_page(pmd)));
+		}
+		neotier_ages_see_huge(&x->ages, walk->frame, walk->look, pmd_young(pmd));
+	}
+	spin_unlock(lock);
+}
+
 static bool neotier_age_vma(struct vm_area_struct *vma, unsigned long address, void *arg)
 {
 	struct neotier_age_walk *walk = arg;
 
-	if (!(vma->vm_flags & VM_LOCKED) && !mm_has_notifiers(vma->vm_mm))
-		neotier_age_table(vma, address, walk);
+	if (!(vma->vm_flags & VM_LOCKED) && !mm_has_notifiers(vma->vm_mm)) {
+		if (walk->huge_folio)
+			neotier_age_huge(vma, address, walk);
+		else
+			neotier_age_table(vma, address, walk);
+	}
 	/* More could not be held for a move either. */
 	return ++walk->vmas < NEOTIER_OWNERS_MAX;
 }
 
-/* Of the pages that its table maps. */
-static void neotier_age_page(struct neotier_age_walk *walk, unsigned long pfn)
+/* Of the pages that its table maps, or of the huge folio that it is the first page of. Return: pages that it stands for. */
+static u32 neotier_age_page(struct neotier_age_walk *walk, u32 frame)
 {
+	unsigned long pfn = walk->exchange->base_pfn + frame;
 	struct folio *folio = neotier_folio_get(pfn);
+	u32 pages = 1;
 
 	if (!folio)
-		return;
+		return pages;
 	walk->vmas = 0;
-	if (folio_test_lru(folio) && folio_test_anon(folio) && !folio_test_large(folio))
+	walk->frame = frame;
+	walk->huge_folio = walk->huge && folio_order(folio) == NEOTIER_HUGE_ORDER && folio_pfn(folio) == pfn;
+	if (folio_test_lru(folio) && folio_test_anon(folio) && (walk->huge_folio || !folio_test_large(folio)))
 		neotier_owner_each(folio, neotier_age_vma, walk);
+	if (walk->huge_folio) {
+		pages = NEOTIER_HUGE_PAGES;
+		if (walk->look == NEOTIER_AGE_LOOK_CHECK && walk->nr_checked < ARRAY_SIZE(walk->checked))
+			walk->checked[walk->nr_checked++] = frame;
+	}
 	folio_put(folio);
+	return pages;
 }
 
 /* Most of what cannot leave is told by its flags, as they are now, and no reference is held for that. */
-static inline bool neotier_age_could_leave(struct page *page)
+static inline bool neotier_age_could_leave(struct page *page, bool huge)
 {
-	return PageLRU(page) && !PageCompound(page) && PageAnon(page);
+	return PageLRU(page) && PageAnon(page) && (!PageCompound(page) || (huge && PageHead(page)));
 }
 
 /* From frame @first on, up to @end or the size of a group. Return: where it ended. */
 static u32 neotier_age_group(struct neotier_age_walk *walk, u32 first, u32 end)
 {
 	struct neotier_exchange *x = walk->exchange;
-	u32 frame = first, started = 0;
+	u32 frame = first, started = 0, pages;
 
 	while (frame < end && started + walk->entries < NEOTIER_AGE_GROUP) {
 		unsigned long pfn = x->base_pfn + frame;
@@ -168,11 +213,13 @@ static u32 neotier_age_group(struct neotier_age_walk *walk, u32 first, u32 end)
 			if (!neotier_ages_due(&x->ages, frame, walk->look))
 				continue;
 			started++;
-			if (neotier_age_could_leave(pfn_to_page(x->base_pfn + frame)))
-				neotier_age_page(walk, x->base_pfn + frame);
+			pages = 1;
+			if (neotier_age_could_leave(pfn_to_page(x->base_pfn + frame), walk->huge))
+				pages = neotier_age_page(walk, frame);
 			/* Its table did not show it. */
 			if (neotier_ages_due(&x->ages, frame, walk->look))
 				neotier_ages_forget(&x->ages, frame);
+			frame += pages - 1;
 		}
 	}
 	return frame;
@@ -194,6 +241,59 @@ static u32 neotier_age_groups(struct neotier_age_walk *walk, u32 first, u32 end,
 	return frame;
 }
 
+/* Its pages can be told apart from now on. */
+static bool neotier_age_split_one(struct neotier_device *dev, struct neotier_age_walk *walk, u32 frame, bool idle)
+{
+	struct neotier_exchange *x = walk->exchange;
+	unsigned long pfn = x->base_pfn + frame;
+	enum neotier_skip reason = neotier_split(dev, neotier_way_down(dev), pfn);
+
+	neotier_ages_forget(&x->ages, frame);
+	if (reason != NR_NEOTIER_SKIP) {
+		neotier_keep(dev, pfn, reason);
+		neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_FAILED, 1);
+		return false;
+	}
+	if (idle) {
+		neotier_ages_pieces(&x->ages, frame);
+	} else {
+		walk->look = NEOTIER_AGE_LOOK_ARM;
+		neotier_age_page(walk, frame);
+	}
+	neotier_stat_add(dev, NEOTIER_STAT_SPLIT_DOWN, 1);
+	return true;
+}
+
+/* Of those that were checked: all that were idle, or all that were in use, as far as they are wanted. */
+static void neotier_age_splits(struct neotier_device *dev, struct neotier_age_walk *walk, bool idle)
+{
+	struct neotier_exchange *x = walk->exchange;
+	struct neotier_time start, stop;
+	u64 span_ns, waited, took_ns;
+	unsigned int i;
+
+	for (i = 0; i < walk->nr_checked; i++) {
+		u32 frame = walk->checked[i];
+		bool split;
+
+		if (neotier_ages_huge_idle(&x->ages, frame) != idle)
+			continue;
+		start = neotier_clock_now(dev);
+		if (!neotier_age_split(&x->pace, &x->ages, idle, start.own_ns))
+			break;
+		waited = neotier_waited_ns();
+		split = neotier_age_split_one(dev, walk, frame, idle);
+		stop = neotier_clock_now(dev);
+		took_ns = stop.own_ns - start.own_ns;
+		took_ns -= min(took_ns, neotier_waited_ns() - waited);
+		if (split)
+			neotier_age_split_done(&x->pace, &x->ages, idle, stop.own_ns, took_ns);
+		span_ns = neotier_clock_span(&dev->clock, &start, &stop);
+		neotier_stat_add(dev, NEOTIER_STAT_SPLIT_NS, span_ns);
+		neotier_stat_add(dev, NEOTIER_STAT_AGE_NS, span_ns);
+	}
+}
+
 void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 {
 	u64 least_ns = neotier_age_window(READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC, READ_ONCE(dev->conf.threshold));
@@ -205,6 +305,7 @@ void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 	u32 end = 0;
 
 	lockdep_assert_held(&dev->lock);
+	walk.huge = READ_ONCE(neotier_knobs.split_huge) && !READ_ONCE(neotier_knobs.dry_run);
 	/* Another device that promotes to the node looks, or chooses. */
 	if (!x || !mutex_trylock(&x->lock))
 		return;
@@ -230,6 +331,9 @@ void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_LOOKS, walk.entries);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_FOUND, x->ages.found - found);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_NS, neotier_clock_span(&dev->clock, &start, &stop));
+		/* Those that were idle first: their pages are victims. */
+		neotier_age_splits(dev, &walk, true);
+		neotier_age_splits(dev, &walk, false);
 	}
 	mutex_unlock(&x->lock);
 }
@@ -255,6 +359,15 @@ bool neotier_exchange_victim(struct neotier_device *dev, unsigned long *pfn)
 	mutex_unlock(&x->lock);
 	*pfn = x->base_pfn + frame;
 	return frame != NEOTIER_NO_FRAME;
+}
+
+void neotier_exchange_again(struct neotier_device *dev, unsigned long pfn)
+{
+	struct neotier_exchange *x = dev->exchange;
+
+	mutex_lock(&x->lock);
+	neotier_ages_again(&x->ages, pfn - x->base_pfn);
+	mutex_unlock(&x->lock);
 }
 
 void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale)

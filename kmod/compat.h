@@ -130,6 +130,29 @@ static inline struct page *neotier_migrate_unmap(unsigned long *src, unsigned lo
 	return migrate_pfn_to_page(src[0]);
 }
 
+/*
+ * Splits the huge folio that is mapped at an address, if it can be: to set up the migration of one page of it does, and nothing
+ * is migrated. Under the mmap_lock, may sleep. @src, @dst: NEOTIER_MIGRATE_WORDS entries.
+ */
+static inline void neotier_split_at(unsigned long *src, unsigned long *dst, struct mm_struct *mm, unsigned long address)
+{
+	struct migrate_vma args = {
+		.vma = vma_lookup(mm, address),
+		.start = address,
+		.end = address + PAGE_SIZE,
+		.src = src,
+		.dst = dst,
+		.flags = MIGRATE_VMA_SELECT_SYSTEM,
+	};
+
+	src[0] = 0;
+	dst[0] = 0;
+	if (!args.vma || migrate_vma_setup(&args))
+		return;
+	migrate_vma_pages(&args);
+	migrate_vma_finalize(&args);
+}
+
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
 #define NEOTIER_GUP(call, mm, address, flags, page) call(mm, address, 1, flags, page, NULL)
 #else
@@ -193,6 +216,15 @@ static inline void neotier_pte_clear_young(pte_t *entry)
 {
 #ifdef CONFIG_X86
 	clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&entry->pte);
+#else
+#error "neotier does not know how this architecture clears an Accessed bit"
+#endif
+}
+
+static inline void neotier_pmd_clear_young(pmd_t *entry)
+{
+#ifdef CONFIG_X86
+	clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)entry);
 #else
 #error "neotier does not know how this architecture clears an Accessed bit"
 #endif

@@ -70,11 +70,34 @@ static void neotier_huge_room_make(void *owner)
 	neotier_room_make_huge(owner);
 }
 
+/* Its time is the price of the pages that move then. The plan counts it as so many moves. */
+static enum neotier_skip neotier_huge_split(void *owner, u32 page)
+{
+	struct neotier_device *dev = owner;
+	u64 *left = &dev->promotion.left, took_ns;
+	struct neotier_time start, end;
+	enum neotier_skip reason;
+
+	if (*left < NEOTIER_SPLIT_COST || READ_ONCE(neotier_knobs.dry_run))
+		return NEOTIER_SKIP_PLAN;
+	start = neotier_clock_now(dev);
+	reason = neotier_split(dev, neotier_way_up(dev), dev->base_pfn + page);
+	end = neotier_clock_now(dev);
+	took_ns = neotier_clock_span(&dev->clock, &start, &end);
+	neotier_stat_add(dev, NEOTIER_STAT_SPLIT_NS, took_ns);
+	neotier_stat_add(dev, NEOTIER_STAT_PROMOTE_NS, took_ns);
+	neotier_stat_add(dev, NEOTIER_STAT_SPLIT_UP, reason == NR_NEOTIER_SKIP);
+	if (*left != NEOTIER_NO_LIMIT)
+		*left -= NEOTIER_SPLIT_COST;
+	return reason;
+}
+
 static const struct neotier_huge_ops neotier_huge_ops = {
 	.look = neotier_huge_look,
 	.skip = neotier_huge_skip,
 	.migrate = neotier_huge_migrate,
 	.room_make = neotier_huge_room_make,
+	.split = neotier_huge_split,
 };
 
 void neotier_huge_restart(struct neotier_device *dev)
@@ -83,8 +106,11 @@ void neotier_huge_restart(struct neotier_device *dev)
 
 	lockdep_assert_held(&dev->lock);
 	dev->claim_stopped = false;
-	if (!READ_ONCE(neotier_knobs.promote_huge)) {
+	huge->whole = READ_ONCE(neotier_knobs.promote_huge);
+	huge->pieces = READ_ONCE(neotier_knobs.split_huge);
+	if (!huge->whole)
 		neotier_huge_clear(huge);
+	if (!huge->whole && !huge->pieces) {
 		neotier_huge_free(dev);
 		return;
 	}
@@ -92,8 +118,10 @@ void neotier_huge_restart(struct neotier_device *dev)
 	huge->owner = dev;
 	if (huge->gathered)
 		return;
+	huge->sets_log2 = neotier_gathered_sets_log2(dev->nr_pages);
 	if (IS_ALIGNED(dev->base_pfn, NEOTIER_HUGE_PAGES))
-		huge->gathered = kvcalloc(NEOTIER_GATHERED_ENTRIES, sizeof(*huge->gathered), GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+		huge->gathered = kvcalloc(NEOTIER_GATHERED_WAYS << huge->sets_log2, sizeof(*huge->gathered),
+					  GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
 	if (!huge->gathered)
 		dev_warn(&dev->pdev->dev, "promote_huge: no memory to gather pages in, or memory that does not begin at a multiple of 2 MiB: huge folios stay\n");
 }

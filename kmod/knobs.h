@@ -41,9 +41,11 @@ struct neotier_knobs {
 	u32 batch;		/* 1 .. NEOTIER_BATCH_MAX */
 	u32 room;		/* enum neotier_room_mode */
 	u32 promote_huge;	/* enum neotier_promote_huge */
+	u32 split_huge;		/* 1: huge folios are split where pages of theirs alone should move */
 	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
 	u32 saved_ns, payback_ms;	/* payback_ms: 1 .. NEOTIER_PAYBACK_MAX_MS */
+	u32 log_interval_s;	/* between two lines in the log; 0: none */
 	u32 loss_ppm, loss_base_ms;	/* that promotion and looking may cost at most: promotion/ledger.h */
 	const struct neotier_policy *policy;
 };

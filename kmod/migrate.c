@@ -124,15 +124,18 @@ static void neotier_count_moves(const struct neotier_device *dev, unsigned int m
 #endif
 }
 
+/* Whoever changes what it maps now does so for a moment: others' victims are tried, and then it is left for another time. */
+#define NEOTIER_CONTENDED_MAX 16U
+
 /* Pages of the target node that are not in use move to the device's. Return: how many, of nr. */
 static unsigned int neotier_demote(struct neotier_device *dev, unsigned int nr)
 {
 	struct neotier_time start = neotier_clock_now(dev), end;
 	/* Most may be somebody's who wants to keep them. */
-	unsigned int most = min(16 * nr, NEOTIER_BATCH_MAX), tried, used = 0, moved = 0;
+	unsigned int most = min(16 * nr, NEOTIER_BATCH_MAX), tried, used = 0, moved = 0, contended = 0;
 	struct page *to = NULL;
 
-	for (tried = 0; moved < nr && tried < most; tried++) {
+	for (tried = 0; moved < nr && tried < most && contended < NEOTIER_CONTENDED_MAX; tried++) {
 		struct page **slot = &dev->victims[used];
 		enum neotier_skip reason;
 		unsigned long pfn;
@@ -149,6 +152,10 @@ static unsigned int neotier_demote(struct neotier_device *dev, unsigned int nr)
 		} else {
 			neotier_keep(dev, pfn, reason);
 		}
+		if (reason == NEOTIER_SKIP_CONTENDED) {
+			neotier_exchange_again(dev, pfn);
+			contended++;
+		}
 		if (*slot != to) {
 			used++;
 			to = NULL;
@@ -157,7 +164,7 @@ static unsigned int neotier_demote(struct neotier_device *dev, unsigned int nr)
 	if (to)
 		__free_page(to);
 	release_pages(dev->victims, used);
-	neotier_exchange_done(dev, moved, tried == most && !moved);
+	neotier_exchange_done(dev, moved, tried == most && !moved && !contended);
 	count_vm_events(PGMIGRATE_SUCCESS, moved);
 	neotier_count_demoted(dev->target_nid, moved);
 	end = neotier_clock_now(dev);
@@ -389,6 +396,48 @@ static enum neotier_skip neotier_huge_move(struct neotier_device *dev, unsigned 
 	migrate_disable();
 	reason = neotier_room_huge(dev) ? neotier_huge_held(dev, pfn, &owner) : NEOTIER_SKIP_NO_ROOM;
 	migrate_enable();
+	neotier_owner_release(&owner);
+	return reason;
+}
+
+/* Of a huge folio that should be split. */
+static enum neotier_skip neotier_split_check(struct neotier_way way, struct folio *folio)
+{
+	enum neotier_skip reason;
+
+	if (folio_order(folio) != NEOTIER_HUGE_ORDER)
+		return NEOTIER_SKIP_LARGE;
+	reason = neotier_folio_check(way, folio, NEOTIER_REFERENCED);
+	if (reason != NR_NEOTIER_SKIP)
+		return reason;
+	if (folio_maybe_dma_pinned(folio))
+		return NEOTIER_SKIP_PINNED;
+	return folio_test_locked(folio) ? NEOTIER_SKIP_BUSY : NR_NEOTIER_SKIP;
+}
+
+enum neotier_skip neotier_split(struct neotier_device *dev, struct neotier_way way, unsigned long pfn)
+{
+	struct folio *folio = neotier_folio_get(pfn);
+	struct neotier_owner owner;
+	enum neotier_skip reason;
+	unsigned int which;
+
+	lockdep_assert_held(&dev->lock);
+	if (!folio)
+		return NEOTIER_SKIP_NOT_LRU;
+	reason = folio_pfn(folio) == pfn ? neotier_split_check(way, folio) : NEOTIER_SKIP_LARGE;
+	if (reason == NR_NEOTIER_SKIP)
+		reason = neotier_owner_hold(way, folio, &owner);
+	/* A reference would keep it from being split. */
+	folio_put(folio);
+	if (reason != NR_NEOTIER_SKIP)
+		return reason;
+	if (!neotier_huge_find(&owner, pfn, &which)) {
+		reason = NEOTIER_SKIP_BUSY;
+	} else {
+		neotier_split_at(dev->src, dev->dst, owner.mms[which], owner.addresses[which]);
+		reason = PageCompound(pfn_to_page(pfn)) ? NEOTIER_SKIP_BUSY : NR_NEOTIER_SKIP;
+	}
 	neotier_owner_release(&owner);
 	return reason;
 }

@@ -135,6 +135,7 @@ struct neotier_device {
 	u64 decided_ns, histogram_ns;
 	struct neotier_time decided;	/* checked readings; own_ns 0: the device stood still since */
 	u64 decided_stats[NR_NEOTIER_STAT];
+	u64 told_ns, told_stats[NR_NEOTIER_STAT]; /* when a line was written to the log; 0: not yet */
 
 	u64 stats[NR_NEOTIER_STAT];
 };
@@ -398,6 +399,9 @@ u32 neotier_exchange_victims(const struct neotier_device *dev);
 /* One of them, which is none from then on; to be looked at like any page. Return: whether there was one. */
 bool neotier_exchange_victim(struct neotier_device *dev, unsigned long *pfn);
 
+/* One whose owner was busy: it may make room later, after all others. */
+void neotier_exchange_again(struct neotier_device *dev, unsigned long pfn);
+
 /* So many made room; @stale: of many not one was a victim any more, so that they are to be looked for anew. */
 void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale);
 
@@ -547,6 +551,16 @@ void neotier_migrate_spare(struct neotier_device *dev, unsigned int nr);
  * Return: pages moved, all or none; -ENOMEM when the target node has no room for it in one piece, and nothing was done.
  */
 int neotier_migrate_huge(struct neotier_device *dev, const struct neotier_hot *hot);
+
+/**
+ * neotier_split() - split a huge folio, so that its pages can move alone; none moves
+ * @dev: device
+ * @way: the way that they are to go
+ * @pfn: its first page
+ *
+ * Return: NR_NEOTIER_SKIP when it is split, else why not.
+ */
+enum neotier_skip neotier_split(struct neotier_device *dev, struct neotier_way way, unsigned long pfn);
 
 /* promote.c: the thread. */
 

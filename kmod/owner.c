@@ -134,21 +134,24 @@ void neotier_owner_release(struct neotier_owner *owner)
 	}
 }
 
-static bool neotier_owner_add(struct neotier_owner *owner, struct mm_struct *mm, unsigned long page, unsigned long address)
+static enum neotier_skip neotier_owner_add(struct neotier_owner *owner, struct mm_struct *mm, unsigned long page,
+					   unsigned long address)
 {
 	unsigned int i;
 
 	for (i = 0; i < owner->nr; i++)
 		if (owner->mms[i] == mm)
-			return true;
+			return NR_NEOTIER_SKIP;
+	if (owner->nr == NEOTIER_OWNERS_MAX)
+		return NEOTIER_SKIP_OWNER;
 	/* Tried only: mmap_lock comes before the anon_vma's lock everywhere else. */
-	if (owner->nr == NEOTIER_OWNERS_MAX || !mmap_read_trylock(mm))
-		return false;
+	if (!mmap_read_trylock(mm))
+		return NEOTIER_SKIP_CONTENDED;
 	mmgrab(mm);
 	owner->pages[owner->nr] = page;
 	owner->addresses[owner->nr] = address;
 	owner->mms[owner->nr++] = mm;
-	return true;
+	return NR_NEOTIER_SKIP;
 }
 
 /* With the anon_vma's lock held each VMA in its tree stays, and so does its mm. */
@@ -164,9 +167,9 @@ static enum neotier_skip neotier_owner_walk(struct neotier_way way, struct anon_
 		unsigned long begin = neotier_vma_anon_pgoff(vma), index = max(first, begin);
 		unsigned long address = vma->vm_start + ((index - begin) << PAGE_SHIFT);
 
-		if (!neotier_owner_add(owner, vma->vm_mm, index - first, address))
-			return NEOTIER_SKIP_OWNER;
-		reason = neotier_vma_check(way, vma, address);
+		reason = neotier_owner_add(owner, vma->vm_mm, index - first, address);
+		if (reason == NR_NEOTIER_SKIP)
+			reason = neotier_vma_check(way, vma, address);
 		if (reason != NR_NEOTIER_SKIP)
 			return reason;
 	}
@@ -175,19 +178,22 @@ static enum neotier_skip neotier_owner_walk(struct neotier_way way, struct anon_
 
 /*
  * Locks the root of the tree of VMAs that may map the folio, read. An anon_vma's memory stays one under RCU, but may be another
- * page's by now: locked, and then looked at again. NULL: not at once, or nobody maps it.
+ * page's by now: locked, and then looked at again. NULL: @why, since nobody maps it, or since it is locked.
  */
-static struct anon_vma *neotier_anon_vma_lock(struct folio *folio, struct anon_vma **root)
+static struct anon_vma *neotier_anon_vma_lock(struct folio *folio, struct anon_vma **root, enum neotier_skip *why)
 {
 	struct anon_vma *anon_vma;
 
+	*why = NEOTIER_SKIP_OWNER;
 	rcu_read_lock();
 	anon_vma = neotier_folio_anon_vma(folio);
 	if (!anon_vma || !folio_mapped(folio))
 		goto none;
 	*root = READ_ONCE(anon_vma->root);
-	if (!down_read_trylock(&(*root)->rwsem))
+	if (!down_read_trylock(&(*root)->rwsem)) {
+		*why = NEOTIER_SKIP_CONTENDED;
 		goto none;
+	}
 	if (neotier_folio_anon_vma(folio) != anon_vma || !folio_mapped(folio)) {
 		up_read(&(*root)->rwsem);
 		goto none;
@@ -202,7 +208,8 @@ none:
 
 void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg), void *arg)
 {
-	struct anon_vma *root, *anon_vma = neotier_anon_vma_lock(folio, &root);
+	enum neotier_skip why;
+	struct anon_vma *root, *anon_vma = neotier_anon_vma_lock(folio, &root, &why);
 	unsigned long index = folio->index;
 	struct anon_vma_chain *avc;
 
@@ -219,12 +226,12 @@ void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct
 
 enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner)
 {
-	struct anon_vma *root, *anon_vma = neotier_anon_vma_lock(folio, &root);
 	enum neotier_skip reason;
+	struct anon_vma *root, *anon_vma = neotier_anon_vma_lock(folio, &root, &reason);
 
 	owner->nr = 0;
 	if (!anon_vma)
-		return NEOTIER_SKIP_OWNER;
+		return reason;
 	reason = neotier_owner_walk(way, anon_vma, folio, owner);
 	up_read(&root->rwsem);
 	if (reason != NR_NEOTIER_SKIP)

@@ -150,6 +150,34 @@ static void neotier_policy_settle(struct neotier_device *dev, const struct neoti
 	neotier_stat_add(dev, NEOTIER_STAT_REGRET_NS, ledger->regret_ns - regret);
 }
 
+/* What the last line did not tell, for those who look at nothing but the log. */
+static void neotier_policy_tell(struct neotier_device *dev, u64 now_ns)
+{
+	u64 interval_ns = READ_ONCE(neotier_knobs.log_interval_s) * NSEC_PER_SEC;
+	const u64 *now = dev->stats, *told = dev->told_stats;
+	const char *what;
+
+	if (dev->told_ns && (!interval_ns || now_ns - dev->told_ns < interval_ns))
+		return;
+#define NEOTIER_TOLD(stat) (now[NEOTIER_STAT_##stat] - told[NEOTIER_STAT_##stat])
+	if (dev->told_ns) {
+		if (NEOTIER_TOLD(PROMOTED))
+			what = NEOTIER_TOLD(RESTS) ? "rested in between, as loss_ppm and loss_base_ms say" : "at work";
+		else if (NEOTIER_TOLD(DRAINED))
+			what = "nothing was worth its move";
+		else
+			what = "nothing was hot";
+		dev_info(&dev->pdev->dev,
+			 "in %llu s: %llu pages promoted, %llu demoted; %llu ms won, %llu ms spent, %llu ms regretted; %s\n",
+			 div64_u64(now_ns - dev->told_ns, NSEC_PER_SEC), NEOTIER_TOLD(PROMOTED), NEOTIER_TOLD(DEMOTED),
+			 div64_u64(NEOTIER_TOLD(WON_NS), NSEC_PER_MSEC), div64_u64(NEOTIER_TOLD(SPENT_NS), NSEC_PER_MSEC),
+			 div64_u64(NEOTIER_TOLD(REGRET_NS), NSEC_PER_MSEC), what);
+	}
+#undef NEOTIER_TOLD
+	dev->told_ns = now_ns;
+	memcpy(dev->told_stats, now, sizeof(dev->told_stats));
+}
+
 void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 {
 	static const enum neotier_skip failures[] = {
@@ -157,7 +185,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		NEOTIER_SKIP_UNEVICTABLE, NEOTIER_SKIP_SHARED, NEOTIER_SKIP_EXCLUDED, NEOTIER_SKIP_BUSY,
 		NEOTIER_SKIP_NO_MEMORY, NEOTIER_SKIP_NO_ROOM, NEOTIER_SKIP_OVERFLOW,
 		NEOTIER_SKIP_MEMPOLICY, NEOTIER_SKIP_CPUSET, NEOTIER_SKIP_PINNED, NEOTIER_SKIP_OWNER, NEOTIER_SKIP_PROCESS,
-		NEOTIER_SKIP_NODE, NEOTIER_SKIP_EXCLUDED_RANGE, NEOTIER_SKIP_ZONE,
+		NEOTIER_SKIP_NODE, NEOTIER_SKIP_EXCLUDED_RANGE, NEOTIER_SKIP_ZONE, NEOTIER_SKIP_CONTENDED,
 	};
 	const struct neotier_policy *policy = READ_ONCE(neotier_knobs.policy);
 	int generation = atomic_read(&dev->policy_generation);
@@ -254,4 +282,5 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	trace_neotier_decide(plan.threshold, plan.promote_max, snapshot.reported, snapshot.promoted, snapshot.ping_pong,
 			     snapshot.fast_free_pages);
 	neotier_policy_detect_numa_balancing(dev);
+	neotier_policy_tell(dev, now_ns);
 }

@@ -19,6 +19,9 @@
 	X(PROMOTED_HUGE,   promoted_huge,   "huge folios moved whole; their pages are in promoted") \
 	X(PROMOTE_HUGE_NS, promote_huge_ns, "time that their moves took, nanoseconds, by the clock in use; part of promote_ns") \
 	X(SPLIT_HUGE,      split_huge,      "huge folios that were split while they were moved, by the kernel for want of memory in one piece or by others") \
+	X(SPLIT_UP,        split_up,        "huge folios of the devices' nodes that were split so that their hot pages can be promoted") \
+	X(SPLIT_DOWN,      split_down,      "huge folios of the target node that were split so that pages of theirs can make room") \
+	X(SPLIT_NS,        split_ns,        "time that these splits took, nanoseconds, by the clock in use; part of promote_ns and age_ns") \
 	X(DRY_RUN,         dry_run_pages,   "pages that would have been tried but for dry_run") \
 	X(BATCHES,         batches,         "batches handed to migration") \
 	X(PROMOTE_NS,      promote_ns,      "time spent in those batches, nanoseconds, by the clock in use: with what other tasks took") \

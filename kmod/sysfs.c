@@ -23,6 +23,8 @@ struct neotier_knobs neotier_knobs = {
 	.decide_interval_ms = 100,
 	.reserve_pages = 1024,
 	.batch = 64,
+	.split_huge = 1,
+	.log_interval_s = 24 * 3600,
 	.confirm_epochs = 2,
 };
 
@@ -101,6 +103,7 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(reserve_pages, 0, 1 << 20, false),
 	NEOTIER_KNOB(batch, 1, NEOTIER_BATCH_MAX, false),
 	NEOTIER_KNOB(promote_huge, 0, 2, true),
+	NEOTIER_KNOB(split_huge, 0, 1, true),
 	NEOTIER_KNOB(confirm_epochs, 1, 8, false),
 	NEOTIER_KNOB(p_start_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(p_min_ppm, 1, 1000000, true),
@@ -109,6 +112,7 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(payback_ms, 1, NEOTIER_PAYBACK_MAX_MS, true),
 	NEOTIER_KNOB(loss_ppm, 0, NEOTIER_LEDGER_NO_BOUND, true),
 	NEOTIER_KNOB(loss_base_ms, 0, 10000, true),
+	NEOTIER_KNOB(log_interval_s, 0, 31 * 24 * 3600, false),
 };
 
 static ssize_t policy_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)

@@ -19,9 +19,8 @@ static void neotier_ages_set(struct neotier_ages *ages, u32 frame, u32 age)
 	ages->frames[frame] = (u8)(ages->pass << NEOTIER_AGE_PASS_SHIFT | age);
 }
 
-static void neotier_age_found_add(struct neotier_ages *ages, struct neotier_age_found *found, u32 frame)
+static void neotier_age_found_add(struct neotier_age_found *found, u32 frame)
 {
-	ages->found++;
 	found->frames[(found->first + found->nr) % NEOTIER_AGE_FOUND] = frame;
 	if (found->nr < NEOTIER_AGE_FOUND)
 		found->nr++;
@@ -47,7 +46,7 @@ void neotier_ages_begin(struct neotier_ages *ages)
 	ages->pass = ages->pass % PASSES + 1;
 }
 
-static void neotier_ages_arm(struct neotier_ages *ages, u32 frame, bool accessed)
+static void neotier_ages_arm(struct neotier_ages *ages, u32 frame, bool accessed, bool huge)
 {
 	u32 age = neotier_age_of(ages, frame);
 	bool again = ages->frames[frame] >> NEOTIER_AGE_PASS_SHIFT == ages->pass;
@@ -57,12 +56,14 @@ static void neotier_ages_arm(struct neotier_ages *ages, u32 frame, bool accessed
 		age = NEOTIER_AGE_IN_USE;
 	} else if (!again) {
 		age = NEOTIER_AGE_OLD;
-		neotier_age_found_add(ages, &ages->old, frame);
+		ages->found++;
+		if (!huge)
+			neotier_age_found_add(&ages->old, frame);
 	}
 	neotier_ages_set(ages, frame, age | NEOTIER_AGE_ARMED);
 }
 
-static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool accessed)
+static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool accessed, bool huge)
 {
 	u32 age = neotier_age_of(ages, frame);
 
@@ -72,7 +73,9 @@ static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool access
 		return;
 	} else if (age == NEOTIER_AGE_IN_USE) {
 		age = NEOTIER_AGE_IDLE;
-		neotier_age_found_add(ages, &ages->idle, frame);
+		ages->found++;
+		if (!huge)
+			neotier_age_found_add(&ages->idle, frame);
 	}
 	neotier_ages_set(ages, frame, age);
 }
@@ -80,9 +83,34 @@ static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool access
 void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed)
 {
 	if (look == NEOTIER_AGE_LOOK_ARM)
-		neotier_ages_arm(ages, frame, accessed);
+		neotier_ages_arm(ages, frame, accessed, false);
 	else
-		neotier_ages_check(ages, frame, accessed);
+		neotier_ages_check(ages, frame, accessed, false);
+}
+
+void neotier_ages_see_huge(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed)
+{
+	if (look == NEOTIER_AGE_LOOK_ARM)
+		neotier_ages_arm(ages, frame, accessed, true);
+	else
+		neotier_ages_check(ages, frame, accessed, true);
+}
+
+void neotier_ages_pieces(struct neotier_ages *ages, u32 frame)
+{
+	u32 end = frame + NEOTIER_AGE_HUGE_PAGES;
+
+	for (; frame < end; frame++) {
+		neotier_ages_set(ages, frame, NEOTIER_AGE_IDLE);
+		neotier_age_found_add(&ages->idle, frame);
+	}
+	ages->found += NEOTIER_AGE_HUGE_PAGES;
+}
+
+void neotier_ages_again(struct neotier_ages *ages, u32 frame)
+{
+	neotier_ages_set(ages, frame, NEOTIER_AGE_IDLE);
+	neotier_age_found_add(&ages->idle, frame);
 }
 
 void neotier_ages_stale(struct neotier_ages *ages)
@@ -165,24 +193,98 @@ static u32 neotier_age_groups_paid(const struct neotier_age_pace *pace)
 	return (u32)neotier_clamp_u64(pace->group_ns ? pace->left_ns / pace->group_ns : 1, 1, NEOTIER_AGE_GROUPS);
 }
 
+static void neotier_age_use(struct neotier_age_pace *pace, u64 now_ns, u64 took_ns)
+{
+	u64 used;
+
+	neotier_age_fill(pace, now_ns);
+	used = took_ns < pace->left_ns ? took_ns : pace->left_ns;
+	pace->left_ns -= used;
+	pace->owed_ns += took_ns - used;
+}
+
+static u64 neotier_age_lacking(const struct neotier_age_pace *pace, const struct neotier_ages *ages)
+{
+	u64 stock = NEOTIER_AGE_STOCK * (u64)pace->wanted, victims = neotier_ages_victims(ages);
+
+	return stock > victims ? stock - victims : 0;
+}
+
+static u64 neotier_age_split_ns(const struct neotier_age_pace *pace)
+{
+	return pace->split_ns ? pace->split_ns : NEOTIER_AGE_SPLIT_NS;
+}
+
+/* So many victims for that time, than by the last look. */
+static bool neotier_age_cheaper(const struct neotier_age_pace *pace, u64 ns, u64 victims)
+{
+	return !pace->yield || ns * pace->yield < pace->group_ns * victims;
+}
+
+bool neotier_age_split(const struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns)
+{
+	u64 yield = pace->split_yield ? pace->split_yield : NEOTIER_AGE_SPLIT_YIELD, ns = neotier_age_split_ns(pace), lacking;
+
+	lacking = neotier_age_lacking(pace, ages);
+	/* What the others, which are armed, will bring. */
+	lacking -= lacking < pace->splits * yield ? lacking : pace->splits * yield;
+	if (idle)
+		return lacking && neotier_age_cheaper(pace, ns, NEOTIER_AGE_HUGE_PAGES);
+	if (lacking < NEOTIER_AGE_SPLIT_LEAST || pace->splits >= NEOTIER_AGE_SPLITS || pace->splits * ns > pace->left_ns)
+		return false;
+	if (ns > yield * NEOTIER_AGE_VICTIM_NS)
+		return !pace->splits && now_ns - pace->tried_ns >= pace->retry_ns;
+	return neotier_age_cheaper(pace, ns, yield);
+}
+
+void neotier_age_split_done(struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns, u64 took_ns)
+{
+	neotier_age_use(pace, now_ns, took_ns);
+	pace->split_ns = (3 * neotier_age_split_ns(pace) + took_ns) / 4;
+	if (idle) {
+		pace->found += NEOTIER_AGE_HUGE_PAGES;
+		return;
+	}
+	if (!pace->splits++)
+		pace->found = ages->found;
+	pace->tried_ns = now_ns;
+	pace->armed_ns = now_ns;
+}
+
+/* Of all that were split in use, together: what their pages were like. */
+static void neotier_age_split_adapt(struct neotier_age_pace *pace, const struct neotier_ages *ages)
+{
+	u64 found = ages->found - pace->found, yield = pace->split_yield ? pace->split_yield : NEOTIER_AGE_SPLIT_YIELD;
+
+	/* Each counts for a quarter; 0 would be: not known. */
+	for (found /= pace->splits; pace->splits; pace->splits--)
+		yield = (3 * yield + found) / 4;
+	pace->split_yield = yield ? (u32)yield : 1;
+	if (neotier_age_split_ns(pace) <= yield * NEOTIER_AGE_VICTIM_NS)
+		pace->retry_ns = 0;
+	else
+		pace->retry_ns = neotier_clamp_u64(2 * pace->retry_ns, NEOTIER_AGE_SPLIT_RETRY_NS, NEOTIER_AGE_SPLIT_RETRY_MAX_NS);
+}
+
 enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
 				       u64 now_ns)
 {
 	u64 lacking;
 
+	pace->wanted = wanted;
 	neotier_age_fill(pace, now_ns);
 	neotier_age_turn(pace, ages, now_ns);
 	/* What is armed is checked whoever wants victims by then: else arming it was for nothing. */
 	if (pace->armed_ns)
 		return now_ns - pace->armed_ns >= pace->window_ns ? NEOTIER_AGE_LOOK_CHECK : NEOTIER_AGE_LOOK_NONE;
-	if (!wanted || NEOTIER_AGE_STOCK * (u64)wanted <= neotier_ages_victims(ages) || pace->owed_ns)
+	lacking = neotier_age_lacking(pace, ages);
+	if (!lacking || pace->owed_ns)
 		return NEOTIER_AGE_LOOK_NONE;
 	if (!ages->pass || pace->end >= ages->nr) {
 		neotier_ages_begin(ages);
 		pace->end = 0;
 	}
 	pace->first = pace->end;
-	lacking = NEOTIER_AGE_STOCK * (u64)wanted - neotier_ages_victims(ages);
 	pace->groups = pace->yield ? (u32)neotier_clamp_u64(lacking / pace->yield, 1, neotier_age_groups_paid(pace)) : 1;
 	pace->took_ns = 0;
 	pace->window_ns = neotier_clamp_u64(pace->window_ns, least_ns, WINDOW_MAX_NS);
@@ -209,18 +311,15 @@ static void neotier_age_adapt(struct neotier_age_pace *pace, const struct neotie
 void neotier_age_done(struct neotier_age_pace *pace, const struct neotier_ages *ages, enum neotier_age_look look, u32 end,
 		      u64 now_ns, u64 took_ns)
 {
-	u64 used;
-
-	neotier_age_fill(pace, now_ns);
-	used = took_ns < pace->left_ns ? took_ns : pace->left_ns;
-	pace->left_ns -= used;
-	pace->owed_ns += took_ns - used;
+	neotier_age_use(pace, now_ns, took_ns);
 	pace->took_ns += took_ns;
 	pace->armed_ns = 0;
 	if (look == NEOTIER_AGE_LOOK_ARM) {
 		pace->end = end;
 		/* Nothing to check: on to the next group. */
 		pace->armed_ns = ages->armed != pace->armed ? now_ns : 0;
+	} else if (pace->splits) {
+		neotier_age_split_adapt(pace, ages);
 	} else {
 		neotier_age_adapt(pace, ages);
 	}

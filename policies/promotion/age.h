@@ -44,6 +44,20 @@ extern "C" {
 /* After this they are victims no more, and after half of it at the earliest. */
 #define NEOTIER_AGE_KEPT_NS 250000000ULL
 #define NEOTIER_AGE_NOTHING_PASSES 8U
+/*
+ * A huge folio has one Accessed bit for all of its pages. Where nothing cheaper is found it is split, so that they can be told
+ * apart. What that takes before the first one is measured, and how many of its pages are taken for idle then.
+ */
+#define NEOTIER_AGE_HUGE_PAGES 512U
+#define NEOTIER_AGE_SPLIT_NS 700000U
+#define NEOTIER_AGE_SPLIT_YIELD 256U
+/* Fewer victims that lack are not worth a split of a folio that is in use. */
+#define NEOTIER_AGE_SPLIT_LEAST 64U
+/* Of a look at most. */
+#define NEOTIER_AGE_SPLITS 16U
+/* Where splits bring too little one more is tried after so long, and twice as long from time to time. */
+#define NEOTIER_AGE_SPLIT_RETRY_NS 1000000000ULL
+#define NEOTIER_AGE_SPLIT_RETRY_MAX_NS 1024000000000ULL
 #define NEOTIER_NO_FRAME (~(u32)0)
 
 enum neotier_age {
@@ -104,6 +118,18 @@ static inline bool neotier_ages_due(const struct neotier_ages *ages, u32 frame, 
  */
 void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed);
 
+/* As neotier_ages_see(), of a huge folio by its first frame: its age is kept, and it is no victim. */
+void neotier_ages_see_huge(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed);
+
+/* Whether a huge folio that was checked, by its first frame, was not accessed. */
+static inline bool neotier_ages_huge_idle(const struct neotier_ages *ages, u32 frame)
+{
+	return (ages->frames[frame] & NEOTIER_AGE_MASK) >= NEOTIER_AGE_IDLE;
+}
+
+/* A huge folio that was idle is split: each of its pages is a victim. @frame: its first one; NEOTIER_AGE_HUGE_PAGES of them. */
+void neotier_ages_pieces(struct neotier_ages *ages, u32 frame);
+
 /* Nothing is there that could leave, or the page there is a victim no more. */
 static inline void neotier_ages_forget(struct neotier_ages *ages, u32 frame)
 {
@@ -115,6 +141,9 @@ static inline u32 neotier_ages_victims(const struct neotier_ages *ages)
 {
 	return ages->idle.nr + ages->old.nr;
 }
+
+/* A victim that was chosen, and whose turn it was not: one again, behind all others. */
+void neotier_ages_again(struct neotier_ages *ages, u32 frame);
 
 /* None of them is a victim any more: to be looked at anew. */
 void neotier_ages_stale(struct neotier_ages *ages);
@@ -139,6 +168,11 @@ struct neotier_age_pace {
 	u64 owed_ns;		/* used beyond that */
 	u64 filled_ns;		/* when left_ns was right; 0: never */
 	u64 turned_ns;		/* the last turn of what was found */
+	u32 wanted;		/* victims, when a look was chosen */
+	u32 splits;		/* of folios in use, whose pages are armed and not checked */
+	u32 split_yield;	/* victims that such a split brought of late; 0: not known */
+	u64 split_ns;		/* that a split took of late; 0: not known */
+	u64 tried_ns, retry_ns;	/* when splits brought too little, and after how long one more is tried */
 };
 
 /*
@@ -157,6 +191,21 @@ u64 neotier_age_window(u64 epoch_ns, u32 threshold);
  */
 enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
 				       u64 now_ns);
+
+/**
+ * neotier_age_split() - whether to split a huge folio of the target node now
+ * @pace: pace; a check has just been made
+ * @ages: ages
+ * @idle: it was not accessed in the window: all its pages are victims
+ * @now_ns: now
+ *
+ * It is where its pages are cheaper victims than those that the last look found; one in use where they are cheaper than what
+ * victims pay, too.
+ */
+bool neotier_age_split(const struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns);
+
+/* It was split, which took so long. One that was in use: its pages have been armed. */
+void neotier_age_split_done(struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns, u64 took_ns);
 
 /* So many victims have made room. */
 void neotier_age_earn(struct neotier_age_pace *pace, u32 victims);

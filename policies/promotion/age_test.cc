@@ -200,6 +200,43 @@ TEST(Age, WhatWasFoundBeforeTheLastTurnIsNoVictim) {
   EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
 }
 
+TEST(Age, AVictimWhoseTurnItWasNotComesBehindTheOthers) {
+  Node node(3);
+  node.pass({}, {});
+  EXPECT_EQ(node.victim(), 0u);
+  neotier_ages_again(&node.ages, 0);
+  EXPECT_EQ(node.victim(), 1u);
+  EXPECT_EQ(node.victim(), 2u);
+  EXPECT_EQ(node.victim(), 0u);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
+TEST(Age, AHugeFolioHasAnAgeAndIsNoVictim) {
+  Node node(NEOTIER_AGE_HUGE_PAGES);
+  neotier_ages_begin(&node.ages);
+  neotier_ages_see_huge(&node.ages, 0, kArm, true);
+  EXPECT_FALSE(neotier_ages_huge_idle(&node.ages, 0));
+  neotier_ages_see_huge(&node.ages, 0, kCheck, false);
+  EXPECT_TRUE(neotier_ages_huge_idle(&node.ages, 0));
+  EXPECT_EQ(node.ages.found, 1u);
+  neotier_ages_begin(&node.ages);
+  neotier_ages_see_huge(&node.ages, 0, kArm, false);
+  neotier_ages_see_huge(&node.ages, 0, kCheck, false);
+  EXPECT_TRUE(neotier_ages_huge_idle(&node.ages, 0)) << "old";
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+  neotier_ages_see_huge(&node.ages, 0, kCheck, true);
+  EXPECT_FALSE(neotier_ages_huge_idle(&node.ages, 0)) << "another that maps it uses it";
+}
+
+TEST(Age, TheBitOfAHugeFolioSaysTheSameOfAllItsPages) {
+  Node node(3 * NEOTIER_AGE_HUGE_PAGES);
+  neotier_ages_begin(&node.ages);
+  neotier_ages_pieces(&node.ages, NEOTIER_AGE_HUGE_PAGES);
+  EXPECT_EQ(neotier_ages_victims(&node.ages), NEOTIER_AGE_HUGE_PAGES);
+  for (u32 i = 0; i < NEOTIER_AGE_HUGE_PAGES; ++i) EXPECT_EQ(node.victim(), NEOTIER_AGE_HUGE_PAGES + i);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
 // 100 requests in 50 ms are one in half a ms.
 TEST(AgePace, TheShortestWindowIsEightRequestsLong) {
   EXPECT_EQ(neotier_age_window(50 * kMs, 100), 4 * kMs);
@@ -371,6 +408,118 @@ TEST(AgePace, LooksTakeTheirShareAndWhatWasSavedUp) {
   neotier_age_done(&p.pace, &p.ages, kCheck, 0, 60'000 * kMs, 11 * kMs);
   EXPECT_EQ(p.next(60'000 * kMs + 99 * kMs, 10), kNone);
   EXPECT_EQ(p.next(60'000 * kMs + 101 * kMs, 10), kArm);
+}
+
+// Of a node of huge folios that are in use all the time.
+struct Splits : Pace {
+  explicit Splits(u32 folios) : Pace(folios * NEOTIER_AGE_HUGE_PAGES) {}
+  // A look that finds no other victims but these.
+  void look(u64 now, u32 wanted, u32 victims = 0) {
+    ASSERT_EQ(next(now, wanted), kArm);
+    for (u32 frame = 0; frame < victims; ++frame) neotier_ages_see(&ages, frame, kArm, true);
+    neotier_ages_see_huge(&ages, NEOTIER_AGE_HUGE_PAGES, kArm, true);
+    neotier_age_done(&pace, &ages, kArm, ages.nr, now, kMs / 10);
+    ASSERT_EQ(next(now + 200 * kMs, wanted), kCheck);
+    for (u32 frame = 0; frame < victims; ++frame) neotier_ages_see(&ages, frame, kCheck, false);
+    neotier_ages_see_huge(&ages, NEOTIER_AGE_HUGE_PAGES, kCheck, true);
+    neotier_age_done(&pace, &ages, kCheck, 0, now + 200 * kMs, kMs / 10);
+  }
+  bool split(u64 now, bool was_idle = false) { return neotier_age_split(&pace, &ages, was_idle, now); }
+  void done(u64 now, bool was_idle = false) {
+    neotier_age_split_done(&pace, &ages, was_idle, now, NEOTIER_AGE_SPLIT_NS);
+  }
+  // A look and one split, of whose pages so many are idle.
+  bool round(u64 now, u32 unused) {
+    look(now, 1000);
+    if (!split(now += 200 * kMs)) return false;
+    done(now);
+    for (u32 i = 0; i < NEOTIER_AGE_HUGE_PAGES; ++i) neotier_ages_see(&ages, NEOTIER_AGE_HUGE_PAGES + i, kArm, true);
+    EXPECT_EQ(next(now, 1000), kNone) << "not before the window has passed";
+    EXPECT_EQ(next(now += 200 * kMs, 1000), kCheck);
+    for (u32 i = 0; i < NEOTIER_AGE_HUGE_PAGES; ++i)
+      neotier_ages_see(&ages, NEOTIER_AGE_HUGE_PAGES + i, kCheck, i >= unused);
+    neotier_age_done(&pace, &ages, kCheck, 0, now, kMs / 10);
+    // All that was found is used up.
+    while (victim() != NEOTIER_NO_FRAME) {
+    }
+    return true;
+  }
+};
+
+TEST(AgeSplit, AFolioInUseIsSplitWhereLooksFindNothing) {
+  Splits s(2);
+  s.look(kMs, 1000);
+  EXPECT_TRUE(s.split(201 * kMs));
+}
+
+TEST(AgeSplit, NoFolioInUseIsSplitForAFewVictims) {
+  Splits s(2);
+  s.look(kMs, NEOTIER_AGE_SPLIT_LEAST / NEOTIER_AGE_STOCK - 1);
+  EXPECT_FALSE(s.split(201 * kMs));
+  EXPECT_TRUE(s.split(201 * kMs, true)) << "one that was idle is";
+}
+
+TEST(AgeSplit, OneThatWasIdleIsSplitUntilThereAreEnough) {
+  Splits s(3);
+  s.look(kMs, 300);
+  EXPECT_TRUE(s.split(201 * kMs, true));
+  neotier_ages_pieces(&s.ages, 512);
+  s.done(201 * kMs, true);
+  EXPECT_TRUE(s.split(201 * kMs, true)) << "512 of 600";
+  neotier_ages_pieces(&s.ages, 1024);
+  s.done(201 * kMs, true);
+  EXPECT_FALSE(s.split(201 * kMs, true));
+  EXPECT_EQ(s.next(202 * kMs, 300), kNone) << "they are victims: nothing is armed";
+}
+
+// 400 victims for .2 ms: by far cheaper than a split.
+TEST(AgeSplit, NoFolioInUseIsSplitWhereLooksFindVictims) {
+  Splits s(2);
+  s.look(kMs, 1000, 400);
+  EXPECT_FALSE(s.split(201 * kMs));
+  EXPECT_FALSE(s.split(201 * kMs, true));
+}
+
+TEST(AgeSplit, NoMoreThanAreLackingAndPaidFor) {
+  Splits few(2), many(2);
+  few.look(kMs, 400);
+  u32 nr = 0;
+  for (; few.split(201 * kMs); ++nr) few.done(201 * kMs);
+  EXPECT_EQ(nr, 3u) << "800 victims, 256 of each; 32 more are not worth one";
+  many.look(kMs, 1'000'000);
+  for (nr = 0; many.split(201 * kMs); ++nr) many.done(201 * kMs);
+  EXPECT_GE(nr, 5u);
+  EXPECT_LE(nr, 8u) << "of the 10 ms that were saved up";
+}
+
+TEST(AgeSplit, SplitsGoOnWhereTheyBringEnough) {
+  Splits s(2);
+  for (u64 i = 0; i < 20; ++i) EXPECT_TRUE(s.round((1 + i * 2000) * kMs, 40)) << i;
+  EXPECT_LE(s.pace.split_yield, 45u);
+}
+
+// A hot program: its folios are split no more, but for one try after a second, two, four ...
+TEST(AgeSplit, SplitsThatBringNothingStop) {
+  Splits s(2);
+  u32 splits = 0;
+  for (u64 i = 0; i < 1000; ++i) splits += s.round((1 + i * 2000) * kMs, 0);
+  EXPECT_LE(splits, 20u);
+  EXPECT_GE(splits, 15u) << "tried again from time to time";
+  EXPECT_TRUE(s.round(4'000'000 * kMs, 512)) << "after a long time";
+  EXPECT_TRUE(s.round(4'002'000 * kMs, 512)) << "and one that brought all of its pages is believed";
+}
+
+TEST(AgeSplit, WhatPiecesBringSaysNothingOfTheWindow) {
+  Splits s(2);
+  const u64 window = (s.look(kMs, 1000), s.pace.window_ns);
+  EXPECT_TRUE(s.split(201 * kMs));
+  s.done(201 * kMs);
+  for (u32 i = 0; i < 512; ++i) neotier_ages_see(&s.ages, 512 + i, kArm, true);
+  ASSERT_EQ(s.next(401 * kMs, 1000), kCheck);
+  for (u32 i = 0; i < 512; ++i) neotier_ages_see(&s.ages, 512 + i, kCheck, false);
+  neotier_age_done(&s.pace, &s.ages, kCheck, 0, 401 * kMs, 1000);
+  EXPECT_EQ(s.pace.window_ns, window);
+  EXPECT_EQ(s.pace.split_yield, (3 * NEOTIER_AGE_SPLIT_YIELD + 512) / 4);
 }
 
 }  // namespace

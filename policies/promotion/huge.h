@@ -11,6 +11,9 @@
  *
  * Why 205: on the emulated machine 4.3 million instructions move a whole folio and 21,000 one page (docs/decisions/0041).
  *
+ * A folio of which a few pages are hot is split, so that these can move alone, where their requests repay the split and a move
+ * of each.
+ *
  * Freestanding C, the same object in neotier.ko and the unit test. Thread safety: one caller at a time.
  */
 #ifndef NEOTIER_HUGE_H
@@ -28,11 +31,17 @@ extern "C" {
 #define NEOTIER_HUGE_PAGES (1U << NEOTIER_HUGE_ORDER)
 /* Moves of one page that the move of a huge folio costs. */
 #define NEOTIER_HUGE_COST 205U
+/* And those that splitting it costs: .73 million instructions. */
+#define NEOTIER_SPLIT_COST 35U
+/* Where folios move whole, so long is waited for more hot pages before one is split. */
+#define NEOTIER_SPLIT_WAIT_NS 200000000ULL
 
-/* Folios of which hot pages are remembered: 8 GiB of them, 352 KiB. In sets of 4; the one begun first gives way. */
+/*
+ * Folios of which hot pages are remembered: all of the region, and of a large one 8 GiB of them, 352 KiB. In sets of 4; the one
+ * begun first gives way.
+ */
 #define NEOTIER_GATHERED_WAYS 4U
-#define NEOTIER_GATHERED_SETS_LOG2 10
-#define NEOTIER_GATHERED_ENTRIES (NEOTIER_GATHERED_WAYS << NEOTIER_GATHERED_SETS_LOG2)
+#define NEOTIER_GATHERED_SETS_LOG2_MAX 10U
 /* Folios that wait for their turn. */
 #define NEOTIER_HUGE_MAX 64U
 /* Between two tries while there is no room: asking for 2 MiB in one piece wakes kswapd. */
@@ -48,17 +57,22 @@ struct neotier_huge_ops {
 	int (*migrate)(void *owner, const struct neotier_hot *hot);
 	/* Wakes kswapd for room in one piece. */
 	void (*room_make)(void *owner);
+	/* Splits the folio, now. NR_NEOTIER_SKIP: it is split; else why not. */
+	enum neotier_skip (*split)(void *owner, u32 page);
 };
 
 struct neotier_gathered {
 	u64 since_ns;	/* when its first page was counted */
 	u64 requests;	/* in an epoch, of its pages so far together */
 	u32 folio1;	/* index in the region, in folios, + 1; 0: free */
+	u32 nr;		/* pages that were counted */
 	u64 pages[NEOTIER_HUGE_PAGES / 64];	/* bit for each that was counted */
 };
 
 struct neotier_huge {
-	struct neotier_gathered *gathered;	/* NEOTIER_GATHERED_ENTRIES, zeroed at first */
+	struct neotier_gathered *gathered;	/* NEOTIER_GATHERED_WAYS << sets_log2, zeroed at first */
+	u32 sets_log2;
+	bool whole, pieces;	/* whether folios move whole, and whether they are split */
 	struct neotier_hot waiting[NEOTIER_HUGE_MAX];
 	u32 nr;		/* of those that wait */
 	u64 retry_ns;	/* there was no room: not before */
@@ -72,6 +86,9 @@ static inline u64 neotier_huge_as_moves(u64 pages, u64 huge)
 	return pages - huge * (NEOTIER_HUGE_PAGES - NEOTIER_HUGE_COST);
 }
 
+/* For a region of so many pages. */
+u32 neotier_gathered_sets_log2(u64 nr_pages);
+
 /**
  * neotier_huge_report() - one more hot page of a huge folio
  * @huge: gathered, ops and owner are set
@@ -81,6 +98,7 @@ static inline u64 neotier_huge_as_moves(u64 pages, u64 huge)
  * @threshold: requests in an epoch that repay the move of one page, > 0
  *
  * Once its folio repays its move, and may move, it waits, with the requests of its pages over NEOTIER_HUGE_COST as its count.
+ * One that may not move whole, or where folios do not, is split once its pages repay that and their moves.
  */
 void neotier_huge_report(struct neotier_huge *huge, u32 page, u32 count, u64 now_ns, u32 threshold);
 

@@ -14,13 +14,15 @@
 namespace {
 
 constexpr uint64_t kMs = 1'000'000;
-constexpr uint32_t kThreshold = 10;
+constexpr uint32_t kThreshold = 10, kSetsLog2 = 10, kGathered = NEOTIER_GATHERED_WAYS << kSetsLog2;
 
 using Skipped = std::vector<std::pair<uint32_t, neotier_skip>>;
 
 struct Folios {
   Folios() {
     huge.gathered = gathered.data();
+    huge.sets_log2 = kSetsLog2;
+    huge.whole = true;
     huge.ops = &kOps;
     huge.owner = this;
   }
@@ -53,12 +55,20 @@ struct Folios {
   static void skip(void* owner, uint32_t page, neotier_skip reason) {
     static_cast<Folios*>(owner)->skipped.emplace_back(page / NEOTIER_HUGE_PAGES, reason);
   }
-  static constexpr neotier_huge_ops kOps = {look, skip, nullptr, nullptr};
+  static neotier_skip split(void* owner, uint32_t page) {
+    auto& folios = *static_cast<Folios*>(owner);
+    EXPECT_EQ(page % NEOTIER_HUGE_PAGES, 0u);
+    folios.split_up.push_back(page / NEOTIER_HUGE_PAGES);
+    return folios.not_split;
+  }
+  static constexpr neotier_huge_ops kOps = {look, skip, nullptr, nullptr, split};
 
-  std::vector<neotier_gathered> gathered = std::vector<neotier_gathered>(NEOTIER_GATHERED_ENTRIES);
+  std::vector<neotier_gathered> gathered = std::vector<neotier_gathered>(kGathered);
   neotier_huge huge{};
   std::map<std::pair<uint32_t, bool>, neotier_skip> refused;
   Skipped skipped;
+  std::vector<uint32_t> split_up;
+  neotier_skip not_split = NR_NEOTIER_SKIP;
 };
 
 TEST(Huge, AsManyPagesAtTheThresholdAsTheMoveCosts) {
@@ -125,7 +135,7 @@ TEST(Huge, GatheredAnewOnceItWaits) {
 // Far more folios than are remembered: those begun first give way, and no pages of one count for another.
 TEST(Huge, MoreFoliosThanAreRemembered) {
   Folios folios;
-  const uint32_t many = 8 * NEOTIER_GATHERED_ENTRIES;
+  const uint32_t many = 8 * kGathered;
   for (uint32_t folio = 0; folio < many; ++folio) folios.report(folio, 0, NEOTIER_HUGE_COST - 1, kMs + folio);
   EXPECT_EQ(folios.huge.nr, 0u);
   folios.report(0, 300, 1, 2 * kMs);
@@ -187,6 +197,78 @@ TEST(Huge, ThoseThatWaitAreCountedOnce) {
   EXPECT_EQ(folios.skipped, (Skipped{{1, NEOTIER_SKIP_QUOTA}, {2, NEOTIER_SKIP_NO_ROOM}}));
   neotier_huge_clear(&folios.huge);
   EXPECT_EQ(folios.folio(kMs), std::nullopt);
+}
+
+// Ten pages at 4.5 times the threshold: ten of their own moves, and 35 for the split.
+TEST(Huge, FewHotPagesThatRepayTheSplitAndTheirMovesSplitIt) {
+  Folios folios;
+  folios.huge.whole = false;
+  folios.huge.pieces = true;
+  folios.report(3, 500, 9, kMs, 45);
+  EXPECT_TRUE(folios.split_up.empty());
+  folios.report(3, 0, 1, kMs, 44);
+  EXPECT_TRUE(folios.split_up.empty());
+  folios.report(3, 1, 1, kMs, 10);
+  EXPECT_TRUE(folios.split_up.empty());  // 459 of 460
+  folios.report(3, 2, 1, kMs, 11);
+  EXPECT_EQ(folios.split_up, (std::vector<uint32_t>{3}));
+  EXPECT_EQ(folios.huge.nr, 0u);
+  EXPECT_TRUE(folios.skipped.empty());
+}
+
+// Each pays for its own move, and nothing is left for the split.
+TEST(Huge, PagesAtTheThresholdSplitNoFolioHoweverMany) {
+  Folios folios;
+  folios.huge.whole = false;
+  folios.huge.pieces = true;
+  folios.report(0, 0, NEOTIER_HUGE_PAGES, kMs);
+  EXPECT_TRUE(folios.split_up.empty());
+}
+
+TEST(Huge, ASplitFolioIsGatheredAnew) {
+  Folios folios;
+  folios.huge.whole = false;
+  folios.huge.pieces = true;
+  folios.not_split = NEOTIER_SKIP_BUSY;
+  folios.report(1, 0, 1, kMs, 36 * kThreshold);
+  EXPECT_EQ(folios.skipped, (Skipped{{1, NEOTIER_SKIP_BUSY}}));
+  folios.report(1, 1, 1, 2 * kMs, kThreshold);
+  EXPECT_EQ(folios.split_up.size(), 1u);
+  folios.report(1, 0, 1, 2 * kMs, 36 * kThreshold);
+  EXPECT_EQ(folios.split_up.size(), 2u);
+}
+
+TEST(Huge, WhereFoliosMoveWholeMorePagesAreWaitedForBeforeOneIsSplit) {
+  Folios folios;
+  folios.huge.pieces = true;
+  folios.report(1, 0, 40, kMs, 30);
+  EXPECT_TRUE(folios.split_up.empty());
+  folios.report(1, 0, 1, kMs + NEOTIER_SPLIT_WAIT_NS - 1, 30);
+  EXPECT_TRUE(folios.split_up.empty());
+  folios.report(2, 0, 40, kMs, 30);
+  folios.report(2, 40, 40, 2 * kMs, 30);  // 2,400 requests: worth its whole move
+  EXPECT_EQ(folios.folio(2 * kMs), 2u);
+  folios.report(1, 0, 1, kMs + NEOTIER_SPLIT_WAIT_NS, 30);
+  EXPECT_EQ(folios.split_up, (std::vector<uint32_t>{1}));
+}
+
+// Whoever must not move whole for where it lies can move in pieces. What its owner says holds for pieces as well.
+TEST(Huge, OneThatCannotMoveWholeIsSplit) {
+  Folios folios;
+  folios.huge.pieces = true;
+  folios.refused[{1, true}] = NEOTIER_SKIP_ZONE;
+  folios.refused[{2, true}] = NEOTIER_SKIP_MEMPOLICY;
+  folios.wait(1, kMs);
+  folios.wait(2, kMs);
+  EXPECT_EQ(folios.split_up, (std::vector<uint32_t>{1}));
+  EXPECT_EQ(folios.skipped, (Skipped{{2, NEOTIER_SKIP_MEMPOLICY}}));
+}
+
+TEST(Huge, ASmallRegionRemembersItsFoliosAlone) {
+  EXPECT_EQ(neotier_gathered_sets_log2(0), 1u);
+  EXPECT_EQ(neotier_gathered_sets_log2(128 * NEOTIER_HUGE_PAGES), 6u);  // two places for each folio
+  EXPECT_EQ(neotier_gathered_sets_log2(129 * NEOTIER_HUGE_PAGES), 7u);
+  EXPECT_EQ(neotier_gathered_sets_log2(uint64_t{1} << 40), NEOTIER_GATHERED_SETS_LOG2_MAX);
 }
 
 }  // namespace

@@ -20,8 +20,8 @@
  * the price of the moves of late. A balance below 0 stops all looking until the share has paid for it; not while what has just
  * moved is about to.
  *
- * Writes do not wait for memory, so they count neither way. Where it errs to the careful side: some hot pages are hotter than
- * the median. Where it errs to the other side: a demoted page below the threshold is not reported; and where few reports are
+ * Writes do not wait for memory, so they count neither way. Where it errs to the careful side: of a control that is hotter than
+ * four medians only four are counted. Where it errs to the other side: a demoted page below the threshold is not reported; and where few reports are
  * read, it takes some epochs until pages that went cold are missed.
  *
  * Source: ours. That a group chosen by chance stands for what cannot be seen is Fisher's (1926).

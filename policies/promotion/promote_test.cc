@@ -13,6 +13,8 @@ namespace {
 
 constexpr uint64_t kNow = 1'000'000;
 
+constexpr uint32_t kSetsLog2 = 4, kGathered = NEOTIER_GATHERED_WAYS << kSetsLog2;
+
 struct Machine {
   Machine() {
     list.queued = queued.data();
@@ -23,6 +25,8 @@ struct Machine {
     neotier_ledger_start(&list.ledger, &terms);
     neotier_hotlist_init(&list, places.data(), NEOTIER_WAITING_MAX);
     huge.gathered = gathered.data();
+    huge.sets_log2 = kSetsLog2;
+    huge.whole = true;
     huge.ops = &kHugeOps;
     huge.owner = this;
     promotion = {&list, batch.data(), &kOps, this, NEOTIER_NO_LIMIT};
@@ -49,7 +53,7 @@ struct Machine {
   std::vector<neotier_seen> seen = std::vector<neotier_seen>(NEOTIER_SEEN_WAYS << 14);
   std::vector<neotier_waiting_place> places = std::vector<neotier_waiting_place>(NEOTIER_WAITING_MAX);
   std::vector<neotier_hot> batch = std::vector<neotier_hot>(64);
-  std::vector<neotier_gathered> gathered = std::vector<neotier_gathered>(NEOTIER_GATHERED_ENTRIES);
+  std::vector<neotier_gathered> gathered = std::vector<neotier_gathered>(kGathered);
   neotier_hotlist list{};
   neotier_huge huge{};
   neotier_promotion promotion{};
@@ -97,7 +101,7 @@ const neotier_huge_ops Machine::kHugeOps = {
       m.moved += NEOTIER_HUGE_PAGES;
       return static_cast<int>(NEOTIER_HUGE_PAGES);
     },
-    [](void* owner) { ++of(owner).woken; }};
+    [](void* owner) { ++of(owner).woken; }, nullptr};
 
 TEST(Promote, ABatchAtATimeUntilNoneWaits) {
   Machine m;

@@ -37,14 +37,16 @@
 	X(ZONE,        zone,        "a huge folio outside ZONE_MOVABLE: moved whole with promote_huge 2 alone") \
 	X(PROTECTED,   protected,   "a victim that memory.low or memory.min of its cgroup keeps") \
 	X(GUEST,       guest,       "a victim that belongs to a virtual machine, whose accesses cannot be seen") \
-	X(CONTROL,     control,     "hot, and left where it is, so that what such pages save is known")
+	X(CONTROL,     control,     "hot, and left where it is, so that what such pages save is known") \
+	X(CONTENDED,   contended,   "its owner was changing what it maps at that moment")
 
 /* Those that a victim can have. X(NAME, name). */
 #define NEOTIER_KEPTS(X) \
 	X(RANGE, range) X(NOT_LRU, not_lru) X(FILE, file) X(LARGE, large) X(SWAPCACHE, swapcache) X(WRITEBACK, writeback) \
 	X(UNEVICTABLE, unevictable) X(SHARED, shared) X(EXCLUDED, excluded) X(BUSY, busy) X(MEMPOLICY, mempolicy) \
 	X(CPUSET, cpuset) X(PINNED, pinned) X(OWNER, owner) X(PROCESS, process) X(NODE, node) \
-	X(EXCLUDED_RANGE, excluded_range) X(PROTECTED, protected) X(GUEST, guest)
+	X(EXCLUDED_RANGE, excluded_range) X(PROTECTED, protected) X(GUEST, guest) \
+	X(CONTENDED, contended)
 
 #define NEOTIER_SKIP_ENUM(NAME, name, text) NEOTIER_SKIP_##NAME,
 enum neotier_skip {

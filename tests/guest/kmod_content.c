@@ -5,7 +5,8 @@
  *	kmod_content mb=<size>|pages=<number> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
  *		     [threads=<number>] [hot=<pages>] [policy=<bind|both|prefer|interleave|task|thread>]
- *		     [mlock] [shared] [huge] [pin] [back] [enable] [filler=<bind|prefer|mlock|pin|shared|use>] [turn] [quiet]
+ *		     [mlock] [shared] [huge] [pin] [back] [enable] [filler=<bind|prefer|mlock|pin|shared|use|map>] [coldhuge] [turn]
+ *		     [quiet]
  *
  * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.. tlb=.. huge=.." (tlb: shootdown interrupts of the
  * machine while the pages were in use; huge: pages that are mapped as parts of huge ones in the end) and returns 0 when every word was as written and
@@ -17,8 +18,9 @@
  * enable: writes 1 to /sys/kernel/neotier/enabled when the memory is ready.
  * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on until so
  * many have moved again. hot: of each 2 MiB only so many pages are told.
- * filler: what is asked for the cold memory, or use: a thread reads all of it over and over. It is checked in the end as well,
- * and "gone" in the line are its pages that have left node 0. turn: once `stop` pages have moved, tells the pages of the cold
+ * coldhuge: the cold memory is of 2 MiB pages. filler: what is asked for it, or use: a thread reads all of it over and over, or
+ * map: a thread changes what else is mapped. It is checked in the end as well, and "gone" in the line are its pages that have
+ * left node 0. turn: once `stop` pages have moved, tells the pages of the cold
  * memory that have left instead, until SIGTERM: for each that comes back another one may leave. quiet: tells nothing.
  * SIGTERM: as if the time were over, once the memory is ready.
  */
@@ -225,17 +227,32 @@ static void *use_filler(void *arg)
 	return NULL;
 }
 
-static void fill_cold(struct filler *filler, uint64_t mb)
+/* Changes what the process maps all the time. */
+static void *map_filler(void *arg)
+{
+	struct filler *filler = arg;
+
+	while (!*filler->stop) {
+		void *memory = mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+		if (memory != MAP_FAILED)
+			munmap(memory, HUGE);
+	}
+	return NULL;
+}
+
+static void fill_cold(struct filler *filler, uint64_t mb, int huge)
 {
 	uint64_t page;
 
 	filler->pages = mb << 8;
-	filler->memory = mmap(NULL, mb << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	filler->memory = mmap(NULL, (mb << 20) + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (filler->memory == MAP_FAILED) {
 		perror("content: mmap cold");
 		exit(2);
 	}
-	madvise(filler->memory, mb << 20, MADV_NOHUGEPAGE);
+	filler->memory = (uint64_t *)(((uintptr_t)filler->memory + HUGE - 1) & ~(HUGE - 1));
+	madvise(filler->memory, mb << 20, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 	policy(MPOL_PREFERRED, 0);
 	for (page = 0; page < filler->pages; page++)
 		filler->memory[page * WORDS + page % WORDS] = word_of(page, 0, 1);
@@ -276,7 +293,8 @@ static void keep_cold(struct filler *filler, const char *how)
 	else if (!strcmp(how, "pin"))
 		pin_memory(filler->memory, bytes);
 	else if (!strcmp(how, "mlock") ? mlock(filler->memory, bytes) :
-		 !strcmp(how, "use") ? pthread_create(&thread, NULL, use_filler, filler) : strcmp(how, "shared")) {
+		 !strcmp(how, "use") ? pthread_create(&thread, NULL, use_filler, filler) :
+		 !strcmp(how, "map") ? pthread_create(&thread, NULL, map_filler, filler) : strcmp(how, "shared")) {
 		fprintf(stderr, "content: filler=%s cannot be had\n", how);
 		exit(2);
 	}
@@ -373,7 +391,7 @@ int main(int argc, char **argv)
 	long want = -1;
 	uint64_t left = 0;
 	int turn = 0, quiet = 0;
-	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, fd;
+	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, cold_huge = 0, fd;
 	struct kmod_feed *feed = NULL;
 
 	for (n = 1; n < argc; n++) {
@@ -415,6 +433,8 @@ int main(int argc, char **argv)
 			locked = 1;
 		else if (!strcmp(argv[n], "shared"))
 			shared = 1;
+		else if (!strcmp(argv[n], "coldhuge"))
+			cold_huge = 1;
 		else if (!strcmp(argv[n], "huge"))
 			huge = 1;
 		else if (!strcmp(argv[n], "pin"))
@@ -437,7 +457,7 @@ int main(int argc, char **argv)
 
 	filler.stop = &end;
 	if (cold)
-		fill_cold(&filler, cold);
+		fill_cold(&filler, cold, cold_huge);
 	if (cold && keep)
 		keep_cold(&filler, keep);
 	/* Of the cold memory, what found no room on node 0. */

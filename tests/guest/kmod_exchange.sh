@@ -144,6 +144,12 @@ status=$?
 # A reader whose CPU the host did not let run for a tenth of a second seems to rest.
 [ $status -eq 0 ] && [ "$(field "$line" gone)" -lt 1000 ] && ok "memory in use stays" || not_ok "memory in use stays" "$line"
 
+before=$(stat kept_contended)
+line=$($content mb=16 cold="$(full)" seconds=100000 stop=3900 want=3900 sleep filler=map)
+status=$?
+[ $status -eq 0 ] && above kept_contended "$before" && ok "memory of a process that maps and unmaps makes room, at another moment" ||
+	not_ok "memory of a process that maps and unmaps makes room, at another moment" "$line kept_contended $before -> $(stat kept_contended)"
+
 # However long they have been down by then.
 knob payback_ms 60000
 before=$(stat regrets)
@@ -167,6 +173,51 @@ if mount -t cgroup2 none /tmp/cgroup 2> /dev/null && echo +memory +cpuset > /tmp
 else
 	skip "cold memory of cgroups" "no memory and cpuset controllers in cgroup 2 here"
 fi
+
+# Huge folios have one Accessed bit: those that rest, or that bring enough, are split, and their pages make room one by one.
+# keeps_huge <name> <counter> <arguments...>: as keeps, and none of them is split
+keeps_huge() {
+	local splits
+	splits=$(stat split_down)
+	keeps "$@" coldhuge
+	[ "$(stat split_down)" = "$splits" ] && ok "$1, and none is split" || not_ok "$1, and none is split" "split_down $splits -> $(stat split_down)"
+}
+keeps_huge "huge cold memory that is bound to the node stays" kept_mempolicy filler=bind
+keeps_huge "pinned huge cold memory stays" kept_pinned filler=pin
+knob split_huge 0
+splits=$(vmstat thp_split_page)
+before=$(stat room_holds)
+knob enabled 0
+content_until "above room_holds $((before + 200))" node="$node" mb=16 cold="$(full)" coldhuge enable sleep
+[ "$(vmstat thp_split_page)" = "$splits" ] && [ "$(field "$line" gone)" -lt 1000 ] && ok "with split_huge 0 they stay" ||
+	not_ok "with split_huge 0 they stay" "$line thp_split_page $splits -> $(vmstat thp_split_page)"
+knob split_huge 1
+knob dry_run 1
+before=$(stat dry_run_pages)
+content_until "above dry_run_pages $((before + 4096))" node="$node" mb=16 cold="$(full)" coldhuge sleep
+[ "$(vmstat thp_split_page)" = "$splits" ] && ok "with dry_run none is split" ||
+	not_ok "with dry_run none is split" "thp_split_page $splits -> $(vmstat thp_split_page)"
+knob dry_run 0
+splits=$(vmstat thp_split_page)
+before=$(stat split_down)
+demoted=$(stat demoted)
+line=$($content mb=16 cold="$(full)" coldhuge seconds=100000 stop=3900 want=3900 sleep)
+status=$?
+split=$(($(stat split_down) - before))
+echo "# $line split_down=$split demoted=$(($(stat demoted) - demoted)) split_ns=$(($(stat split_ns) / (split ? split : 1))) each"
+[ $status -eq 0 ] && [ $split -gt 0 ] && [ "$(field "$line" gone)" -gt 1000 ] && ok "huge cold memory makes room, all contents as written" ||
+	not_ok "huge cold memory makes room, all contents as written" "$line split_down=$split"
+[ $(($(vmstat thp_split_page) - splits)) = $split ] && [ $((split * 512)) -le $((2 * ($(stat demoted) - demoted) + 2048)) ] &&
+	ok "no more is split than is used" ||
+	not_ok "no more is split than is used" "thp_split_page $(($(vmstat thp_split_page) - splits)) split_down $split demoted $(($(stat demoted) - demoted))"
+before=$(stat room_holds)
+splits=$(stat split_down)
+knob enabled 0
+content_until "above room_holds $((before + 400))" node="$node" mb=16 cold="$(full)" coldhuge enable sleep filler=use
+status=$?
+[ $status -eq 0 ] && [ "$(field "$line" gone)" -lt 1500 ] && [ $(($(stat split_down) - splits)) -lt 24 ] &&
+	ok "of huge memory in use some is split, and no more where that brings nothing" ||
+	not_ok "of huge memory in use some is split, and no more where that brings nothing" "$line split_down $splits -> $(stat split_down)"
 
 [ "$(vmstat oom_kill)" = "$kills" ] && ok "nobody was killed" || not_ok "nobody was killed" "$(log_since | grep -A30 'invoked oom-killer' | head -40)"
 knob room kswapd

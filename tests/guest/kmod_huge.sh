@@ -49,6 +49,8 @@ stays() {
 }
 
 [ "$(cat $sys/promote_huge)" = 0 ] && ok "off unless it is asked for" || not_ok "off unless it is asked for" "$(cat $sys/promote_huge)"
+# Of that more below.
+knob split_huge 0
 knob promote_huge 1
 splits=$(vmstat thp_split_page)
 if grep -q Normal /sys/devices/system/node/node"$node"/memory*/valid_zones; then
@@ -106,6 +108,27 @@ else
 fi
 [ "$(vmstat thp_split_page)" = "$splits" ] && [ "$(stat split_huge)" = 0 ] && ok "none was split" ||
 	not_ok "none was split" "thp_split_page $splits -> $(vmstat thp_split_page), split_huge $(stat split_huge)"
+
+# Those with few hot pages are split, and these move alone: 64 at 20 times the threshold repay a split.
+knob split_huge 1
+whole=$(cat $sys/promote_huge)
+knob promote_huge 0
+echo 1 > $sys/device0/threshold
+stays "bound to the slow node they are not split" skipped_mempolicy policy=bind hot=64
+knob split_huge 0
+stays "with split_huge 0 they are not split" skipped_large hot=64
+[ "$(vmstat thp_split_page)" = "$splits" ] && [ "$(stat split_up)" = 0 ] && ok "and were not" ||
+	not_ok "and were not" "thp_split_page $splits -> $(vmstat thp_split_page), split_up $(stat split_up)"
+knob split_huge 1
+knob enabled 0
+line=$($content mb=8 huge hot=64 seconds=100000 stop=256 want=256 enable)
+status=$?
+[ $status -eq 0 ] && [ "$(field "$line" moved)" = 256 ] && [ "$(field "$line" huge)" = 0 ] && [ "$(stat split_up)" = 4 ] &&
+	[ $(($(vmstat thp_split_page) - splits)) = 4 ] && ok "64 hot pages of a huge folio come without the others" ||
+	not_ok "64 hot pages of a huge folio come without the others" "$line split_up=$(stat split_up) thp_split_page $splits -> $(vmstat thp_split_page)"
+[ "$(stat split_huge)" = 0 ] && [ "$(stat split_ns)" -gt 0 ] && ok "which is counted" || not_ok "which is counted" "split_huge=$(stat split_huge) split_ns=$(stat split_ns)"
+knob promote_huge "$whole"
+echo 20 > $sys/device0/threshold
 
 # A full target node: they wait, or come whole as kswapd makes room. Nobody is killed, none is split.
 demotion=/sys/kernel/mm/numa/demotion_enabled

@@ -54,6 +54,15 @@ line=$($content mb=16 seconds=100000 stop=3900 want=3900 sleep)
 status=$?
 [ $status -eq 0 ] && ok "without a bound all of them move" || not_ok "without a bound all of them move" "$line"
 
+told() { dmesg | grep -c 'pages promoted, .* ms won, .* ms spent, .* ms regretted'; }
+[ "$(told)" = 0 ] && ok "a line a day in the log, not before" || not_ok "a line a day in the log, not before" "$(told) lines"
+knob log_interval_s 1
+twice() { [ "$(told)" -ge 2 ]; }
+check "a line in each interval" eventually twice
+knob log_interval_s 0
+dmesg | grep -q "in [0-9]* s: [1-9][0-9]* pages promoted, 0 demoted; [1-9][0-9]* ms won" && ok "says what was moved and won" ||
+	not_ok "says what was moved and won" "$(dmesg | grep 'pages promoted')"
+
 # The cold memory that kswapd demotes to make room is what turns hot.
 if [ -w /sys/kernel/mm/numa/demotion_enabled ] && grep -q remove_migration_pte /sys/kernel/tracing/available_events; then
 	echo 1 > /sys/kernel/mm/numa/demotion_enabled

@@ -26,7 +26,7 @@ constexpr Reason kReasons[] = {
     {"offline", "in memory that is offline", ""},
     {"not_lru", "free, the kernel's own, or allocated just now", ""},
     {"file", "page cache or shared memory, which does not move", ""},
-    {"large", "part of a huge page, which does not move piece by piece",
+    {"large", "part of a huge page of which too little is hot to split it",
      "`neotier kernel set promote_huge 1` moves huge pages whole, where they lie in ZONE_MOVABLE"},
     {"zone", "part of a huge page outside ZONE_MOVABLE", "`neotier kernel set promote_huge 2` moves those too"},
     {"swapcache", "in the swap cache", ""},
@@ -53,6 +53,7 @@ constexpr Reason kReasons[] = {
     {"excluded_range", "at addresses that exclude_ranges or include_ranges keep out", ""},
     {"control", "left where they are for some seconds, so that it is known what moving others wins", ""},
     {"protected", "of a cgroup that memory.min or memory.low protects", ""},
+    {"contended", "of an owner that was changing what it maps", ""},
     {"guest", "of a virtual machine, whose accesses are not seen", ""},
 };
 
