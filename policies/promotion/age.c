@@ -241,10 +241,8 @@ void neotier_age_split_done(struct neotier_age_pace *pace, const struct neotier_
 {
 	neotier_age_use(pace, now_ns, took_ns);
 	pace->split_ns = (3 * neotier_age_split_ns(pace) + took_ns) / 4;
-	if (idle) {
-		pace->found += NEOTIER_AGE_HUGE_PAGES;
+	if (idle)
 		return;
-	}
 	if (!pace->splits++)
 		pace->found = ages->found;
 	pace->tried_ns = now_ns;

@@ -204,7 +204,7 @@ enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neo
  */
 bool neotier_age_split(const struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns);
 
-/* It was split, which took so long. One that was in use: its pages have been armed. */
+/* It was split, which took so long. One that was in use: its pages have been armed. Those that were idle come first. */
 void neotier_age_split_done(struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns, u64 took_ns);
 
 /* So many victims have made room. */

@@ -219,6 +219,7 @@ TEST(Age, AHugeFolioHasAnAgeAndIsNoVictim) {
   neotier_ages_see_huge(&node.ages, 0, kCheck, false);
   EXPECT_TRUE(neotier_ages_huge_idle(&node.ages, 0));
   EXPECT_EQ(node.ages.found, 1u);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
   neotier_ages_begin(&node.ages);
   neotier_ages_see_huge(&node.ages, 0, kArm, false);
   neotier_ages_see_huge(&node.ages, 0, kCheck, false);
@@ -233,6 +234,7 @@ TEST(Age, TheBitOfAHugeFolioSaysTheSameOfAllItsPages) {
   neotier_ages_begin(&node.ages);
   neotier_ages_pieces(&node.ages, NEOTIER_AGE_HUGE_PAGES);
   EXPECT_EQ(neotier_ages_victims(&node.ages), NEOTIER_AGE_HUGE_PAGES);
+  EXPECT_EQ(node.ages.found, NEOTIER_AGE_HUGE_PAGES);
   for (u32 i = 0; i < NEOTIER_AGE_HUGE_PAGES; ++i) EXPECT_EQ(node.victim(), NEOTIER_AGE_HUGE_PAGES + i);
   EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
 }
@@ -507,11 +509,15 @@ TEST(AgeSplit, SplitsThatBringNothingStop) {
   EXPECT_GE(splits, 15u) << "tried again from time to time";
   EXPECT_TRUE(s.round(4'000'000 * kMs, 512)) << "after a long time";
   EXPECT_TRUE(s.round(4'002'000 * kMs, 512)) << "and one that brought all of its pages is believed";
+  splits = 0;
+  for (u64 i = 0; i < 40; ++i) splits += s.round((4'004'000 + i * 2000) * kMs, 0);
+  EXPECT_GE(splits, 12u) << "tries begin with a second again";
 }
 
 TEST(AgeSplit, WhatPiecesBringSaysNothingOfTheWindow) {
   Splits s(2);
-  const u64 window = (s.look(kMs, 1000), s.pace.window_ns);
+  // 40 victims for .2 ms: dearer than those of a split.
+  const u64 window = (s.look(kMs, 1000, 40), s.pace.window_ns);
   EXPECT_TRUE(s.split(201 * kMs));
   s.done(201 * kMs);
   for (u32 i = 0; i < 512; ++i) neotier_ages_see(&s.ages, 512 + i, kArm, true);

@@ -225,6 +225,16 @@ TEST(Huge, PagesAtTheThresholdSplitNoFolioHoweverMany) {
   EXPECT_TRUE(folios.split_up.empty());
 }
 
+TEST(Huge, WherePagesDoNotMoveAloneNoFolioIsSplit) {
+  Folios folios;
+  folios.huge.whole = false;
+  folios.report(0, 0, NEOTIER_HUGE_PAGES, kMs, 1000);
+  folios.huge.whole = true;
+  folios.report(1, 0, 40, kMs, 30);
+  folios.report(1, 0, 1, kMs + NEOTIER_SPLIT_WAIT_NS, 30);
+  EXPECT_TRUE(folios.split_up.empty());
+}
+
 TEST(Huge, ASplitFolioIsGatheredAnew) {
   Folios folios;
   folios.huge.whole = false;
