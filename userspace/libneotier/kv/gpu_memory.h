@@ -10,63 +10,18 @@
 // Thread safety: all calls from any thread; a load or a save belongs to one at a time.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "engine/engine.h"
 #include "engine/tiers/cuda/device_copies.h"
+#include "kv/feeder.h"
 #include "kv/kv_store.h"
+#include "kv/staging.h"
 
 namespace neotier::kv {
-
-// Blocks of pinned memory, each whole and page-aligned. Any thread.
-class Staging {
- public:
-  Staging(std::unique_ptr<engine::PinnedMemory> memory, uint64_t block_bytes);
-  // NULL: all are in use.
-  std::byte* take();
-  void give_back(std::byte* slot);
-  size_t slots() const { return slots_; }
-  size_t free_slots() const;
-
- private:
-  const std::unique_ptr<engine::PinnedMemory> memory_;
-  size_t slots_ = 0;
-  mutable std::mutex mutex_;
-  std::vector<std::byte*> free_;
-};
-
-// Asks the device for copies in a thread of its own, in the order of post(): some microseconds a piece are a caller's
-// forward pass otherwise. Any thread.
-class Feeder {
- public:
-  Feeder() : thread_([this] { run(); }) {}
-  ~Feeder();
-  // One copy job. `asked` becomes true when it has been run; it and what `ask` uses must stay until then.
-  void post(std::function<engine::Status()> ask, bool& asked, engine::Status& status);
-  void wait(const bool& asked);
-
- private:
-  struct Job {
-    std::function<engine::Status()> ask;
-    bool* asked;
-    engine::Status* status;
-  };
-  void run();
-
-  std::mutex mutex_;
-  std::condition_variable work_, done_;
-  std::deque<Job> jobs_;
-  bool stop_ = false;
-  std::thread thread_;
-};
 
 class GpuMemory;
 
