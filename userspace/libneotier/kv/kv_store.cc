@@ -420,15 +420,10 @@ void KvStore::passed_over(const Key& key, engine::TierId tier) {
   }
 }
 
-Result<std::unique_ptr<Load>> KvStore::start_load(SessionId session, std::span<const Key> keys,
-                                                  std::span<std::byte* const> into, Landing* landing,
-                                                  uint32_t first_position, const PlanOptions* decide) {
-  if (!landing && (keys.size() > SIZE_MAX / layout_.nr_pieces() || into.size() != keys.size() * layout_.nr_pieces()))
-    return Status(Code::kInvalid, fmt::format("{} destinations for {} blocks of {} pieces", into.size(), keys.size(),
-                                              layout_.nr_pieces()));
-  std::unique_ptr<Load> load(new Load(*this, layout_.layers()));
-  load->pins_ = engine_.open_session();
-  std::vector<engine::PinResult> places;  // of blocks that go to a landing
+Result<std::unique_ptr<Pins>> KvStore::pin(SessionId session, std::span<const Key> keys, uint32_t first_position,
+                                           const PlanOptions* decide, uint64_t lease_ms) {
+  std::unique_ptr<Pins> pins(new Pins(*this, layout_.layers()));
+  std::vector<engine::PinResult>& places = pins->places_;
   {
     std::lock_guard lock(mutex_);
     follow_engine();
@@ -440,44 +435,57 @@ Result<std::unique_ptr<Load>> KvStore::start_load(SessionId session, std::span<c
     size_t most = keys.size();
     if (decide) {
       std::vector<engine::TierId> from;
-      load->plan_ = make_plan(*asking, keys, first_position, *decide, from);
-      most = load->plan_.load;
+      pins->plan_ = make_plan(*asking, keys, first_position, *decide, from);
+      most = pins->plan_.load;
       (most == from.size() ? counters_.decided_all : most > 0 ? counters_.decided_part : counters_.decided_none)++;
       counters_.bypassed_blocks += from.size() - most;
       for (size_t i = most; i < from.size(); i++) counters_.bypassed_of_tier[from[i]]++;
       for (size_t i = 0; i < most; i++) tried_ms_[from[i]] = 0;
       if (most < from.size()) passed_over(keys[most], from[most]);
     }
-    while (load->blocks_ < most) {
-      const auto pin = engine_.pin(load->pins_, keys[load->blocks_], landing ? 0 : options_.lease_ms, false);
+    places.reserve(most);
+    while (places.size() < most) {
+      const size_t block = places.size();
+      const auto pin = engine_.pin(pins->session_, keys[block], lease_ms, false);
       if (!pin) break;
-      if (landing) places.push_back(*pin);
-      const size_t block = load->blocks_++;
+      places.push_back(*pin);
       write_out(keys[block], adopt(keys[block], asking->tenant, first_position + block));
     }
     // With all of it there, nothing will be stored.
-    if (load->blocks_ == open.keys.size()) (void)tell(*asking);
-    hold_all(*asking, keys.first(load->blocks_));
+    if (places.size() == open.keys.size()) (void)tell(*asking);
+    hold_all(*asking, keys.first(places.size()));
     counters_.loads++;
   }
-  if (!decide) load->plan_.found = load->plan_.load = load->blocks_;
-  load->good_ = load->blocks_;
+  if (!decide) pins->plan_.found = pins->plan_.load = places.size();
+  pins->good_ = places.size();
+  return pins;
+}
+
+Result<std::unique_ptr<Load>> KvStore::start_load(SessionId session, std::span<const Key> keys,
+                                                  std::span<std::byte* const> into, Landing* landing,
+                                                  uint32_t first_position, const PlanOptions* decide) {
+  if (!landing && (keys.size() > SIZE_MAX / layout_.nr_pieces() || into.size() != keys.size() * layout_.nr_pieces()))
+    return Status(Code::kInvalid, fmt::format("{} destinations for {} blocks of {} pieces", into.size(), keys.size(),
+                                              layout_.nr_pieces()));
+  auto pins = pin(session, keys, first_position, decide, landing ? 0 : options_.lease_ms);
+  if (!pins) return pins.status();
+  std::unique_ptr<Load> load(new Load(*this, std::move(*pins), layout_.layers()));
   // Small pieces of blocks that the host can address are copied here and now: handing one to another thread takes
   // longer than copying it.
-  std::vector<bool> there(load->blocks_);
-  std::vector<std::byte*> rooms(places.size());
-  for (size_t block = 0; block < places.size(); block++) {
-    there[block] = landing->take(block, places[block].data, places[block].device);
+  std::vector<bool> there(load->blocks());
+  std::vector<std::byte*> rooms(load->blocks());
+  for (size_t block = 0; landing && block < load->blocks(); block++) {
+    const engine::PinResult& place = load->pins_->places()[block];
+    there[block] = landing->take(block, place.data, place.device);
     if (!there[block]) rooms[block] = landing->room(block);
     if (there[block] || rooms[block]) continue;
-    load->blocks_ = load->good_ = load->plan_.load = block;
+    load->pins_->shorten(block);
     there.resize(block);
-    break;
   }
   if (!landing && layout_.largest_piece() <= kInlineBytes) {
     const uint64_t begin = steady_.now_ns();
     engine_.read_mapped(
-        keys.first(load->blocks_),
+        keys.first(load->blocks()),
         [&](size_t block, const std::byte* bytes) {
           for (size_t i = 0; i < layout_.nr_pieces(); i++) {
             const BlockPiece& piece = layout_.pieces()[i];
@@ -498,7 +506,7 @@ Result<std::unique_ptr<Load>> KvStore::start_load(SessionId session, std::span<c
     load->tickets_[layer].reserve(others);
     // A layer's tickets lie together: they come and go at once.
     const std::shared_ptr<engine::Ticket[]> tickets = std::make_unique<engine::Ticket[]>(others);
-    for (size_t block = 0; block < load->blocks_; block++) {
+    for (size_t block = 0; block < load->blocks(); block++) {
       if (there[block]) continue;
       if (layer == 0) load->coming_.push_back(block);
       // Kept before it is used: the load waits for all that may still write to the caller's memory.
@@ -763,18 +771,36 @@ StoreCounters KvStore::counters() const {
   return counters_;
 }
 
+Pins::Pins(KvStore& store, uint32_t layers) : store_(store), arrived_(layers), session_(store.engine_.open_session()) {}
+
+Pins::~Pins() { store_.engine_.close_session(session_); }
+
+void Pins::arrived(uint32_t layer, size_t good) {
+  good_ = std::min(good_, good);
+  if (arrived_[layer]) return;
+  arrived_[layer] = true;
+  if (std::find(arrived_.begin(), arrived_.end(), false) != arrived_.end()) return;
+  std::lock_guard lock(store_.mutex_);
+  store_.counters_.loaded_blocks += good_;
+  store_.counters_.failed_blocks += blocks() - good_;
+}
+
+void Pins::shorten(size_t blocks) {
+  places_.resize(blocks);
+  good_ = plan_.load = blocks;
+}
+
 Load::~Load() {
   cancel();
   for (const auto& layer : tickets_) {
     for (const engine::TicketRef& ticket : layer) (void)ticket->wait();
   }
-  if (pins_) store_.engine_.close_session(pins_);
 }
 
-// All that may throw comes first, so that the caller may ask again.
 Status Load::let_wait(void*, uint32_t, uint64_t) {
   return {Code::kUnsupported, "the load goes to the host's memory, which no stream waits for"};
 }
+// All that may throw comes first, so that the caller may ask again.
 Status Load::notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) {
   if (notified_) return in_a_queue();
   const auto ended = std::make_shared<engine::CompletionTag>(queue, tag);
@@ -816,7 +842,7 @@ Status Load::wait_layer(uint32_t layer, uint64_t timeout_ms) {
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(std::min(timeout_ms, kLongestWaitMs));
   Status first;
-  size_t good = blocks_;
+  size_t good = blocks();
   for (size_t i = 0; i < coming_.size(); i++) {
     const auto left =
         std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - std::chrono::steady_clock::now()).count();
@@ -827,15 +853,7 @@ Status Load::wait_layer(uint32_t layer, uint64_t timeout_ms) {
     first = status;
     good = coming_[i];
   }
-  good_ = std::min(good_, good);
-  if (!waited_[layer]) {
-    waited_[layer] = true;
-    if (std::find(waited_.begin(), waited_.end(), false) == waited_.end()) {
-      std::lock_guard lock(store_.mutex_);
-      store_.counters_.loaded_blocks += good_;
-      store_.counters_.failed_blocks += blocks_ - good_;
-    }
-  }
+  pins_->arrived(layer, good);
   return first;
 }
 

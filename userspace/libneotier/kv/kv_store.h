@@ -93,6 +93,38 @@ struct RequestTraits {
 
 class KvStore;
 
+// Leading blocks of a request, pinned where they lie until this is gone, and what was decided of them. The store must
+// outlive it. Belongs to one thread at a time.
+class Pins {
+ public:
+  ~Pins();
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
+
+  size_t blocks() const { return places_.size(); }
+  // Where nothing was to be decided all that was found is pinned, and there are no times.
+  const LoadPlan& plan() const { return plan_; }
+  // Of each block: its bytes as the host reaches them, or as a GPU does; both NULL where they have to be read.
+  std::span<const engine::PinResult> places() const { return places_; }
+  // Leading blocks whose layers, of those told, have all arrived.
+  size_t good() const { return good_; }
+  // The layer came of the first `good` blocks. With the last layer the store counts what was loaded.
+  void arrived(uint32_t layer, size_t good);
+
+ private:
+  friend class KvStore;
+  Pins(KvStore& store, uint32_t layers);
+  // Blocks from `blocks` on stay pinned, and are none of this any more.
+  void shorten(size_t blocks);
+
+  KvStore& store_;
+  std::vector<engine::PinResult> places_;
+  LoadPlan plan_;
+  size_t good_ = 0;
+  std::vector<bool> arrived_;        // by layer
+  const engine::SessionId session_;  // last: nothing throws once it is open
+};
+
 // Where a load's bytes go that are not copied to the caller's memory by the host. Told once of each block, in order.
 class Landing {
  public:
@@ -137,28 +169,26 @@ class Load final : public Loading {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
-  size_t blocks() const override { return blocks_; }
-  const LoadPlan& plan() const override { return plan_; }
+  size_t blocks() const override { return pins_->blocks(); }
+  const LoadPlan& plan() const override { return pins_->plan(); }
   engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms) override;
   engine::Status wait(uint64_t timeout_ms) override;
   engine::Status let_wait(void* stream, uint32_t layer, uint64_t timeout_ms) override;
   engine::Status notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) override;
   engine::Status notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) override;
-  size_t good_blocks() const override { return good_; }
+  size_t good_blocks() const override { return pins_->good(); }
   void cancel() override;
 
  private:
   friend class KvStore;
-  Load(KvStore& store, uint32_t layers) : store_(store), tickets_(layers) {}
+  Load(KvStore& store, std::unique_ptr<Pins> pins, uint32_t layers)
+      : store_(store), pins_(std::move(pins)), tickets_(layers) {}
 
   KvStore& store_;
-  engine::SessionId pins_ = 0;
-  size_t blocks_ = 0, good_ = 0;
-  LoadPlan plan_;
+  const std::unique_ptr<Pins> pins_;
   bool cancelled_ = false, notified_ = false;
   std::vector<size_t> coming_;                           // blocks that were not there at once, in order
   std::vector<std::vector<engine::TicketRef>> tickets_;  // [layer][of those]
-  std::vector<bool> waited_ = std::vector<bool>(tickets_.size());
 };
 
 class KvStore {
@@ -199,6 +229,11 @@ class KvStore {
     return start_load(session, keys, {}, &landing, first_position, decide);
   }
 
+  // What load() would load, for who reads it himself. lease_ms: the pins end then; 0: never, a device may still read.
+  engine::Result<std::unique_ptr<Pins>> pin(SessionId session, std::span<const engine::Key> keys,
+                                            uint32_t first_position = 0, const PlanOptions* decide = nullptr,
+                                            uint64_t lease_ms = 0);
+
   // How many of the leading blocks are worth loading, by what the tiers have to do now and what computing blocks costs:
   // the session's request says so (RequestTraits), else what computed() has seen, else the options. A block of cost 0
   // is loaded if it is there. Begins no request and counts nothing.
@@ -225,6 +260,7 @@ class KvStore {
 
  private:
   friend class Load;
+  friend class Pins;
   struct Entry {
     uint64_t id = 0;  // of this entry among all there ever were
     TenantId tenant = kNoTenant;
