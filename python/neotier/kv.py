@@ -144,7 +144,7 @@ class Load:
     def wait(self, timeout: float | None = None, layer: int | None = None, stream: int | None = None) -> None:
         """Until it is there, or that layer of all blocks. Raises TimeoutError, or what failed: blocks from `good` on are to be
         computed then. stream: what that stream of the GPU (a cudaStream_t, 0 the default one) gets later comes after that layer's
-        arrival; the caller itself waits only for what a disk or a server has to bring first."""
+        arrival; the caller itself waits only for what a disk or a server has to bring first, and for its turn in staging."""
         if stream is not None:
             if layer is None:
                 raise ValueError("stream: of a layer")
@@ -232,7 +232,8 @@ class GpuMemory:
     Pieces of a torch.Tensor's data_ptr(), torch.cuda.current_stream().cuda_stream. Streams that are being captured into a graph are
     refused; captures of others are not disturbed.
 
-    Opening pins the engine's DRAM tiers, and staging_bytes of memory besides: some .3 s a GiB. Raises NeoTierError: no such device, no
+    Opening pins the engine's DRAM tiers, and staging_bytes of memory besides (and one block): some .3 s a GiB. Loads from an SSD, a server
+    or CXL memory go through that, and may be larger; a save takes as many blocks as there is room for. Raises NeoTierError: no such device, no
     driver. Any thread; a load or a save belongs to one.
     """
 

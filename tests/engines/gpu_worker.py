@@ -141,6 +141,26 @@ class OnADevice(unittest.TestCase):
         for layer in range(LAYERS):
             self.assertTrue(self.has(1, layer, there))
 
+    def test_larger_than_staging(self):
+        """a prompt on an SSD of more blocks than staging takes at once comes whole, in a step and between steps"""
+        tiers = f"ssd=1G:file={self.folder.name}/tier"
+        worker = self.open(tiers)
+        blocks = list(range(0, 120))
+        self.run_step(worker, saves=[(1, blocks)])
+        self.settle(worker, 120)
+        worker.close()
+        there = list(range(200, 320))
+        for layerwise in (True, False):
+            worker = self.open(tiers, staging_bytes=3 << 20, layerwise=layerwise)
+            good = self.run_step(worker, loads=[(1, there)], check=layerwise)
+            self.assertEqual(good, [True] * LAYERS * layerwise)
+            while not layerwise and "1" not in worker.arrived():
+                self.run_step(worker)
+            self.assertEqual(worker.load_errors(), set())
+            for layer in range(LAYERS):
+                self.assertTrue(self.has(1, layer, there))
+            worker.close()
+
     def test_not_there(self):
         """blocks that are not there are said to have failed, and the others are right"""
         worker = self.open("dram=512M")

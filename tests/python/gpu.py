@@ -22,14 +22,14 @@ class GpuMemory(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory(dir=os.environ.get("NEOTIER_TEST_DIR"))
         self.addCleanup(self.folder.cleanup)
 
-    def open(self, tiers="dram=16M", **settings):
+    def open(self, tiers="dram=16M", staging=NR, **settings):
         self.engine = neotier.Engine(tiers, events=65536, discard=1)
         self.addCleanup(self.engine.close)
         self.store = neotier.KvStore(self.engine, layers=LAYERS, piece_bytes=[PIECE] * 2 * LAYERS, layer_pieces=[2] * LAYERS,
                                      recompute_ns=1, **settings)
         self.session = self.store.session(self.store.tenant("a"))
         self.keys = [number.to_bytes(16, "little") for number in range(1, NR + 1)]
-        return neotier.GpuMemory(self.store, staging_bytes=NR * 2 * LAYERS * PIECE)
+        return neotier.GpuMemory(self.store, staging_bytes=staging * 2 * LAYERS * PIECE)
 
     def cache(self, fill=None):
         """Memory, and where its pieces lie: [piece][block]."""
@@ -62,6 +62,24 @@ class GpuMemory(unittest.TestCase):
                     self.assertEqual(load.good, NR)
                     self.assertEqual(again.raw, memory.raw)
             self.engine.close()
+
+    def test_larger_than_staging(self):
+        """a load goes through one block's room, beside a save that has all it can get; the save is cut short"""
+        gpu = self.open(f"ssd=16M:file={self.folder.name}/tier", staging=1)
+        data = [os.urandom(PIECE) for _ in range(2 * LAYERS * NR)]
+        self.assertEqual(self.session.store(self.keys, data).stored, NR)
+        _, pieces = self.cache()
+        with gpu.save(self.session, [bytes([9]) * 16] * NR, pieces) as save:
+            self.assertEqual(save.blocks, 1)
+            for stream in (0, None):
+                again, into = self.cache(7)
+                with gpu.load(self.session, self.keys, into) as load:
+                    self.assertEqual(load.blocks, NR)
+                    for layer in range(LAYERS):
+                        load.wait(10, layer=layer, stream=stream)
+                    load.wait(10)
+                    self.assertEqual(load.good, NR)
+                    self.assertEqual(again.raw, b"".join(data))
 
     def test_addresses_in_a_buffer(self):
         """as a list or as numbers of 64 bits"""

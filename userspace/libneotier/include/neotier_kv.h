@@ -167,22 +167,23 @@ NEOTIER_API int neotier_kv_store(neotier_kv *kv, uint64_t session, const struct 
  * cudaStream_t of it, NULL its default stream. The calling thread keeps its current device. No stream may be in the middle of being
  * captured into a graph (NEOTIER_EINVALID); captures of other streams are not disturbed. docs/engine.md, "A GPU's memory".
  *
- * Opening pins the engine's DRAM tiers and `staging_bytes` of memory besides (0: 1 GiB), which takes some .3 s a GiB. The engine and
- * the store must outlive it. NULL: no such device, no driver (NEOTIER_EGONE), no memory, or built without CUDA.
+ * Opening pins the engine's DRAM tiers and `staging_bytes` of memory besides (0: 1 GiB; at least one block's, and one block more, for
+ * loads alone), which takes some .3 s a GiB. The engine and the store must outlive it. NULL: no such device, no driver (NEOTIER_EGONE), no memory, or built without CUDA.
  */
 NEOTIER_API neotier_kv_gpu *neotier_kv_gpu_open(neotier_kv *kv, uint32_t device, uint64_t staging_bytes);
 /* Its loads and saves must be freed before. */
 NEOTIER_API void neotier_kv_gpu_close(neotier_kv_gpu *gpu);
 /*
  * As neotier_kv_load_start_planned(); `plan` may be NULL. The copies come after what `stream` has now. Blocks in DRAM are copied from
- * where they lie, others through staging: the first that finds none there ends the load, as if it and those after it were not there.
+ * where they lie, others go through staging. They may be more than that has room for: a thread of the library fills it again, layer by
+ * layer, as the device has read it. Loads at once share it in turns, and none waits for a save.
  */
 NEOTIER_API neotier_kv_load *neotier_kv_gpu_load_start(neotier_kv_gpu *gpu, uint64_t session, const struct neotier_object_key *keys,
 						       size_t nr, void *const *into, uint32_t first_position, struct neotier_kv_plan *plan,
 						       void *stream);
 /*
- * What `stream` gets later comes after the layer's arrival. Waits for no copy of the GPU's, only for what a disk or a server has to bring
- * to staging first; otherwise as neotier_kv_load_wait_layer().
+ * What `stream` gets later comes after the layer's arrival. Waits only until the layer of all blocks has come to where the GPU reads
+ * it: from a disk or a server, and, where staging is full, behind copies of what came before. Otherwise as neotier_kv_load_wait_layer().
  */
 NEOTIER_API int neotier_kv_load_let_wait(neotier_kv_load *load, uint32_t layer, void *stream, uint64_t timeout_ms);
 /* Begins to save blocks, layer by layer; from: as `into` above. NULL: neotier_error(). */

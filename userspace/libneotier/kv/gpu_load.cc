@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "kv/gpu_memory.h"
 
@@ -45,24 +46,36 @@ GpuLoad::GpuLoad(GpuMemory& gpu, std::span<std::byte* const> into, size_t keys)
     : gpu_(gpu), keys_(keys), into_(into.begin(), into.end()), layers_(gpu.store_.layout().layers()) {}
 
 GpuLoad::~GpuLoad() {
-  if (host_) host_->cancel();
   cancelled_ = true;
   for (const Layer& layer : layers_)
     if (layer.posted) gpu_.feeder_.wait(layer.asked);
+  if (staged_) gpu_.stager_.remove(*staged_);
+  staged_.reset();
   // What has been asked for reads what the pins hold, and writes to the caller's memory.
-  for (const CopyLane lane : {CopyLane::kIn, CopyLane::kStagedIn}) gpu_.copies_->drain(lane);
-  host_.reset();
-  for (const auto& [block, slot] : staged_) gpu_.staging_->give_back(slot);
+  gpu_.copies_->drain(CopyLane::kIn);
 }
 
 Status GpuLoad::start(SessionId session, std::span<const Key> keys, uint32_t first_position, const PlanOptions* decide,
                       void* stream) {
   for (const CopyLane lane : {CopyLane::kIn, CopyLane::kStagedIn})
     if (Status s = gpu_.copies_->after(lane, stream); !s) return s;
-  auto load = gpu_.store_.load(session, keys, static_cast<Landing&>(*this), first_position, decide);
-  if (!load) return load.status();
-  host_ = std::move(*load);
-  good_ = host_->blocks();
+  auto pins = gpu_.store_.pin(session, keys, first_position, decide);
+  if (!pins) return pins.status();
+  pins_ = std::move(*pins);
+  std::vector<StagedBlocks::Block> staged;
+  for (size_t block = 0; block < blocks(); block++) {
+    if (const auto one = direct(block)) {
+      direct_.push_back(*one);
+    } else {
+      staged.push_back({block, keys[block]});
+    }
+  }
+  if (!staged.empty()) {
+    staged_ = std::make_unique<StagedBlocks>(
+        StagingLane{gpu_.store_.engine(), gpu_.store_.layout(), *gpu_.copies_, *gpu_.staging_, gpu_.stager_.bell()},
+        std::move(staged), into_, keys_);
+    gpu_.stager_.add(*staged_);
+  }
   if (direct_.empty()) return {};
   for (uint32_t layer = 0; layer < layers_.size(); layer++) {
     gpu_.feeder_.post([this, layer] { return ask_for(layer); }, layers_[layer].asked, layers_[layer].status);
@@ -73,40 +86,34 @@ Status GpuLoad::start(SessionId session, std::span<const Key> keys, uint32_t fir
 
 void GpuLoad::cancel() {
   cancelled_ = true;
-  host_->cancel();
+  if (staged_) staged_->cancel();
 }
 
 Status GpuLoad::notify(const std::shared_ptr<engine::CompletionQueue>&, uint64_t) { return no_queue(); }
 Status GpuLoad::notify_layers(const std::shared_ptr<engine::CompletionQueue>&, uint64_t) { return no_queue(); }
 
-bool GpuLoad::take(size_t block, const std::byte* data, const std::byte* device) {
-  const bool own = data && gpu_.copies_->registered(data, gpu_.store_.block_bytes());
-  if (!own && (data || !device)) return false;
-  direct_.push_back({block, own ? data : device, own});
-  return true;
-}
-
-std::byte* GpuLoad::room(size_t block) {
-  staged_.reserve(staged_.size() + 1);
-  std::byte* const slot = gpu_.staging_->take();
-  if (slot) staged_.emplace_back(block, slot);
-  return slot;
-}
-
-void GpuLoad::add(uint32_t layer, size_t block, const std::byte* from, std::vector<DeviceCopy>& copies) const {
-  const BlockLayout& layout = gpu_.store_.layout();
-  for (size_t i = layout.first_piece(layer); i < layout.end_piece(layer); i++) {
-    const BlockPiece& piece = layout.pieces()[i];
-    copies.push_back({into_[i * keys_ + block], from + piece.offset, piece.bytes});
+std::optional<GpuLoad::Direct> GpuLoad::direct(size_t block) const {
+  const engine::PinResult& place = pins_->places()[block];
+  if (place.data) {
+    if (!gpu_.copies_->registered(place.data, gpu_.store_.block_bytes())) return std::nullopt;
+    return Direct{block, place.data, true};
   }
+  if (place.device) return Direct{block, place.device, false};
+  return std::nullopt;
 }
 
 Status GpuLoad::ask_for(uint32_t layer) {
   if (cancelled_) return {Code::kCancelled, "the load was cancelled"};
+  const BlockLayout& layout = gpu_.store_.layout();
   for (const bool own : {true, false}) {
     std::vector<DeviceCopy> copies;
-    for (const Direct& direct : direct_)
-      if (direct.own == own) add(layer, direct.block, direct.from, copies);
+    for (const Direct& direct : direct_) {
+      if (direct.own != own) continue;
+      for (size_t i = layout.first_piece(layer); i < layout.end_piece(layer); i++) {
+        const BlockPiece& piece = layout.pieces()[i];
+        copies.push_back({into_[i * keys_ + direct.block], direct.from + piece.offset, piece.bytes});
+      }
+    }
     if (copies.empty()) continue;
     // What another device may have is the driver's to copy; a kernel of this one may not reach it.
     const auto method = own ? engine::CopyMethod::kChosen : engine::CopyMethod::kEach;
@@ -114,51 +121,33 @@ Status GpuLoad::ask_for(uint32_t layer) {
   }
   auto mark = gpu_.copies_->mark(CopyLane::kIn);
   if (!mark) return mark.status();
-  layers_[layer].direct = std::move(*mark);
+  layers_[layer].mark = std::move(*mark);
   return {};
-}
-
-Status GpuLoad::send(uint32_t number, uint64_t timeout_ms) {
-  Status first = host_->wait_layer(number, timeout_ms);
-  if (number >= layers_.size() || first.code() == Code::kTimeout) return first;
-  good_ = std::min(good_, host_->good_blocks());
-  Layer& layer = layers_[number];
-  if (layer.posted) gpu_.feeder_.wait(layer.asked);
-  if (!layer.status) return broken(layer.status);
-  if (layer.sent) return first;
-  std::vector<DeviceCopy> copies;
-  for (const auto& [block, slot] : staged_)
-    if (block < good_) add(number, block, slot, copies);
-  if (!copies.empty()) {
-    Status sent = gpu_.copies_->copy(CopyLane::kStagedIn, copies);
-    if (sent) {
-      auto mark = gpu_.copies_->mark(CopyLane::kStagedIn);
-      sent = mark.status();
-      if (mark) layer.staged = std::move(*mark);
-    }
-    if (!sent) return broken(std::move(sent));
-  }
-  layer.sent = true;
-  return first;
 }
 
 template <typename Wait>
 Status GpuLoad::arrive(uint32_t number, uint64_t timeout_ms, Wait wait) {
+  if (number >= layers_.size()) return {Code::kInvalid, fmt::format("layer {} of {}", number, layers_.size())};
   const Deadline deadline(timeout_ms);
-  Status first = send(number, timeout_ms);
-  if (number >= layers_.size() || good_ == 0 || first.code() == Code::kTimeout) return first;
-  for (const auto* mark : {&layers_[number].direct, &layers_[number].staged}) {
-    if (!*mark) continue;
-    Status passed = wait(**mark, deadline.left_ms());
+  const StagedBlocks::Layer* staged = nullptr;
+  if (staged_ && !(staged = staged_->wait(number, timeout_ms)))
+    return {Code::kTimeout, "blocks are still on their way to the host"};
+  // Of what the device did nothing is known any more.
+  const auto broken = [&](Status status) {
+    pins_->arrived(number, 0);
+    return status;
+  };
+  const Layer& layer = layers_[number];
+  if (layer.posted) gpu_.feeder_.wait(layer.asked);
+  if (!layer.status) return broken(layer.status);
+  pins_->arrived(number, staged ? std::min(staged->good, blocks()) : blocks());
+  for (const DeviceMark* mark : {layer.mark.get(), staged ? staged->mark.get() : nullptr}) {
+    if (!mark || good_blocks() == 0) continue;
+    Status passed = wait(*mark, deadline.left_ms());
     if (passed.code() == Code::kTimeout) return passed;
     if (!passed) return broken(std::move(passed));
   }
-  return first;
-}
-
-Status GpuLoad::broken(Status status) {
-  good_ = 0;
-  return status;
+  return staged ? staged->status : Status();
 }
 
 Status GpuLoad::wait_layer(uint32_t layer, uint64_t timeout_ms) {
@@ -173,8 +162,6 @@ Status GpuLoad::let_wait(void* stream, uint32_t layer, uint64_t timeout_ms) {
 
 Status GpuLoad::wait(uint64_t timeout_ms) {
   const Deadline deadline(timeout_ms);
-  // Who only looks from time to time gets all sent on that has come.
-  for (uint32_t layer = 0; layer < layers_.size(); layer++) (void)send(layer, 0);
   Status first;
   for (uint32_t layer = 0; layer < layers_.size(); layer++) {
     Status status = wait_layer(layer, deadline.left_ms());

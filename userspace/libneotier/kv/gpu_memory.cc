@@ -38,7 +38,8 @@ Result<std::unique_ptr<GpuMemory>> GpuMemory::open(KvStore& store, int device, u
   if (!copies) return copies.status();
   std::unique_ptr<GpuMemory> gpu(new GpuMemory(store, std::move(*copies)));
   const uint64_t block = (store.block_bytes() + kPage - 1) / kPage * kPage;
-  auto staging = gpu->copies_->pinned(std::max(staging_bytes / block, uint64_t{1}) * block);
+  const uint64_t blocks = std::max(staging_bytes / block, uint64_t{1}) + Staging::kForLoadsAlone;
+  auto staging = gpu->copies_->pinned(blocks * block);
   if (!staging) return staging.status();
   gpu->staging_ = std::make_unique<Staging>(std::move(*staging), store.block_bytes());
   // Where it is not permitted, blocks go through staging. Not CXL memory: to register memory pins it, and what lies in
@@ -65,11 +66,16 @@ Result<std::unique_ptr<Save>> GpuMemory::save(SessionId session, std::span<const
   save->layers_ = std::vector<Save::Layer>(store_.layout().layers());
   save->slots_.reserve(keys.size());
   while (save->slots_.size() < keys.size()) {
-    std::byte* const slot = staging_->take();
+    std::byte* const slot = staging_->take(Staging::For::kSave);
     if (!slot) break;
     save->slots_.push_back(slot);
   }
   return save;
+}
+
+void GpuMemory::give_back(std::byte* slot) {
+  staging_->give_back(slot);
+  stager_.bell()->ring();
 }
 
 Save::~Save() {
@@ -77,7 +83,7 @@ Save::~Save() {
   (void)settle();
   const bool some = std::any_of(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.posted; });
   if (some && !finished_) gpu_.copies_->drain(CopyLane::kOut);
-  for (std::byte* slot : slots_) gpu_.staging_->give_back(slot);
+  for (std::byte* slot : slots_) gpu_.give_back(slot);
 }
 
 Status Save::settle() {

@@ -3,7 +3,8 @@
 // where its cache lies on a GPU.
 //
 // Loading. What lies in DRAM goes from where it lies to the GPU, without a copy on the host; what lies on another GPU
-// tier likewise. Anything else comes to pinned memory first ("staging") and goes on from there, layer by layer.
+// tier likewise. Anything else comes to pinned memory first ("staging") and goes on from there, layer by layer
+// (kv/stager.h).
 // Saving. Layers go to staging as they are computed, whole blocks from there to the tiers: one copy on the host, which
 // nobody waits for who computes.
 //
@@ -19,6 +20,7 @@
 #include "engine/tiers/cuda/device_copies.h"
 #include "kv/feeder.h"
 #include "kv/kv_store.h"
+#include "kv/stager.h"
 #include "kv/staging.h"
 
 namespace neotier::kv {
@@ -68,12 +70,13 @@ class Save {
 class GpuMemory {
  public:
   // Registers the engine's DRAM with the device, which pins it, and allocates `staging_bytes` of pinned memory, at
-  // least one block's. The store must outlive it. kGone: no such device or no driver; kNoMemory; kUnsupported: built
-  // without CUDA.
+  // least one block's, and one block more for loads alone. The store must outlive it. kGone: no such device or no
+  // driver; kNoMemory; kUnsupported: built without CUDA.
   static engine::Result<std::unique_ptr<GpuMemory>> open(KvStore& store, int device, uint64_t staging_bytes);
 
   // As KvStore::load(); into: [piece * keys.size() + block], addresses of the GPU's, which must stay until the load is
-  // gone. It is written to after what `stream` has now. Blocks that there is no staging for are left out.
+  // gone. It is written to after what `stream` has now. How much staging there is does not matter: more than that goes
+  // through it in parts, without the caller.
   engine::Result<std::unique_ptr<Loading>> load(SessionId session, std::span<const engine::Key> keys,
                                                 std::span<std::byte* const> into, uint32_t first_position,
                                                 const PlanOptions* decide, void* stream);
@@ -85,12 +88,14 @@ class GpuMemory {
  private:
   friend class Save;
   friend class GpuLoad;
+  void give_back(std::byte* slot);
   GpuMemory(KvStore& store, std::unique_ptr<engine::DeviceCopies> copies) : store_(store), copies_(std::move(copies)) {}
 
   KvStore& store_;
   const std::unique_ptr<engine::DeviceCopies> copies_;
   std::unique_ptr<Staging> staging_;  // after copies_: goes before
   Feeder feeder_;
+  Stager stager_;
 };
 
 }  // namespace neotier::kv

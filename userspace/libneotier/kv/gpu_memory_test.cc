@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "engine/testing/cuda_stream.h"
+#include "engine/testing/mem_tier.h"
 #include "engine/testing/pattern.h"
 #include "engine/tiers/cuda/cuda_tier.h"
 #include "engine/tiers/make_tiers.h"
@@ -54,12 +57,15 @@ class DeviceGpuMemory : public ::testing::Test {
   static constexpr size_t kCacheBlocks = 96;  // of the device's cache
 
   void open(const std::string& tiers, const Layout& layout, uint64_t staging_blocks = 64) {
+    open(engine::make_tiers(tiers), layout, staging_blocks);
+  }
+  void open(std::vector<engine::TierSetup> tiers, const Layout& layout, uint64_t staging_blocks) {
     layout_ = layout;
     engine::EngineConfig config;
     config.max_objects = 4000;
     config.events = 4096;
     config.measure = false;
-    engine_ = std::make_unique<engine::Engine>(config, engine::make_tiers(tiers));
+    engine_ = std::make_unique<engine::Engine>(config, std::move(tiers));
     StoreOptions options;
     options.layers = layout.layers;
     options.piece_bytes = layout.pieces;
@@ -89,7 +95,45 @@ class DeviceGpuMemory : public ::testing::Test {
     engine_.reset();
   }
   std::string ssd(const char* size = "16M") {
-    return std::string("ssd=") + size + ":file=" + std::string(folder_ / ("tier" + std::to_string(files_++)));
+    return std::string("ssd=") + size + ":file=" + (file_ = folder_ / ("tier" + std::to_string(files_++)));
+  }
+  // Two tiers that no device reads. What is sent to the second one comes from there as the test likes.
+  engine::MemTier& open_far(const Layout& layout, uint64_t staging_blocks) {
+    std::vector<engine::TierSetup> tiers(2);
+    engine::MemTier* far = nullptr;
+    for (size_t i = 0; i < tiers.size(); i++) {
+      engine::MemTierOptions options;
+      options.name = i == 0 ? "near" : "far";
+      options.kind = engine::TierKind::kSsd;
+      options.mappable = false;
+      auto tier = std::make_unique<engine::MemTier>(options);
+      far = tier.get();
+      tiers[i].tier = std::move(tier);
+      tiers[i].promote_to = i == 0;
+    }
+    open(std::move(tiers), layout, staging_blocks);
+    return *far;
+  }
+  void send_far(const Key& key) {
+    const Status moved = engine_->move({&key, 1}, "far", engine::MoveClass::kDemand)->wait();
+    ASSERT_TRUE(moved) << moved.what();
+  }
+  // Blocks first, first + 1, ... to the tiers, past the device.
+  void keep(uint64_t first, size_t nr) {
+    std::vector<Bytes> blocks;
+    for (size_t i = 0; i < nr; i++) blocks.push_back(content(first + i, layout_.bytes()));
+    std::vector<const std::byte*> from;
+    for (size_t piece = 0, at = 0; piece < layout_.pieces.size(); at += layout_.pieces[piece++])
+      for (const Bytes& block : blocks) from.push_back(block.data() + at);
+    const StoreResult stored = store_->store(session_, block_keys(first, nr), from);
+    ASSERT_TRUE(stored.status) << stored.status.what();
+    ASSERT_EQ(stored.stored, nr);
+  }
+  // Slots that no block goes through any more; a moment after the last has.
+  size_t free_slots_at_last() {
+    for (int i = 0; i < 1000 && gpu_->staging().free_slots() < gpu_->staging().slots(); i++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return gpu_->staging().free_slots();
   }
 
   // A cache as engines have it: of each piece all blocks' side by side.
@@ -150,6 +194,17 @@ class DeviceGpuMemory : public ::testing::Test {
     }
     return ::testing::AssertionSuccess();
   }
+  // Beside these places, from that layer on, nothing was written since wipe(0xEE). After cache_has().
+  void expect_untouched(const std::vector<size_t>& written, size_t from_piece = 0) {
+    for (size_t number = 0; number < kCacheBlocks; number++) {
+      if (std::find(written.begin(), written.end(), number) != written.end()) continue;
+      for (size_t piece = from_piece; piece < layout_.pieces.size(); piece++) {
+        const std::byte* const at = host_of(place(piece, number));
+        EXPECT_TRUE(std::all_of(at, at + layout_.pieces[piece], [](std::byte b) { return b == std::byte{0xEE}; }))
+            << "place " << number << ", piece " << piece;
+      }
+    }
+  }
   StoreResult save(const std::vector<Key>& keys, const std::vector<size_t>& numbers, Stream& stream,
                    uint32_t first_position = 0) {
     const std::vector<std::byte*> all = places(numbers);
@@ -164,6 +219,7 @@ class DeviceGpuMemory : public ::testing::Test {
   uint64_t lease_ms_ = 60000;
   TemporaryFolder folder_{"neotier-gpu"};
   int files_ = 0;
+  std::string file_;  // the last one's
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<KvStore> store_;
   std::unique_ptr<GpuMemory> gpu_;
@@ -201,16 +257,8 @@ TEST_F(DeviceGpuMemory, ComesBackFromEveryKindOfTier) {
         EXPECT_EQ((*load)->good_blocks(), 40u);
         EXPECT_TRUE(cache_has(10, to));
       }
-      // Nothing beside the blocks.
-      std::vector<size_t> others(kCacheBlocks);
-      std::iota(others.begin(), others.end(), size_t{0});
-      std::erase_if(others, [&](size_t number) { return std::find(to.begin(), to.end(), number) != to.end(); });
-      for (const size_t number : others)
-        for (size_t piece = 0; piece < layout.pieces.size(); piece++) {
-          const std::byte* const at = host_of(place(piece, number));
-          EXPECT_TRUE(std::all_of(at, at + layout.pieces[piece], [](std::byte b) { return b == std::byte{0xEE}; }));
-        }
-      EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+      expect_untouched(to);
+      EXPECT_EQ(gpu_->staging().free_slots(), gpu_->staging().slots());
       TearDown();
     }
   }
@@ -227,9 +275,8 @@ TEST_F(DeviceGpuMemory, LayerByLayer) {
   wipe(0);
   auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
   ASSERT_TRUE(load);
-  Bytes layer(kCacheBlocks * layout_.bytes());
   ASSERT_TRUE((*load)->let_wait(stream.stream, 0, 20000));
-  stream.copy(host_->bytes().data(), cache_, layer.size());
+  stream.copy(host_->bytes().data(), cache_, kCacheBlocks * 2 * 4096);  // that layer alone: the others are coming
   stream.wait();
   for (size_t i = 0; i < numbers.size(); i++) {
     const Bytes bytes = content(1 + i, layout_.bytes());
@@ -305,7 +352,8 @@ TEST_F(DeviceGpuMemory, ASaveTakesWhatItsStreamHasMade) {
   EXPECT_TRUE(cache_has(1, numbers));
 }
 
-TEST_F(DeviceGpuMemory, AsMuchAsThereIsStagingFor) {
+// A save keeps its slots until it ends, so it takes no more than there are.
+TEST_F(DeviceGpuMemory, ASaveTakesAsMuchAsThereIsStagingFor) {
   open(ssd(), kApart, 6);
   Stream stream;
   const auto keys = block_keys(1, 10);
@@ -327,7 +375,7 @@ TEST_F(DeviceGpuMemory, AsMuchAsThereIsStagingFor) {
     EXPECT_EQ((*save)->finish().stored, 6u);
     EXPECT_EQ((*none)->finish().stored, 0u);
   }
-  EXPECT_EQ(gpu_->staging().free_slots(), 6u);
+  EXPECT_EQ(gpu_->staging().free_slots(), gpu_->staging().slots());
   std::vector<const std::byte*> rest;
   for (size_t piece = 0; piece < layout_.pieces.size(); piece++)
     rest.insert(rest.end(), from.begin() + static_cast<std::ptrdiff_t>(piece * 10 + 6),
@@ -339,16 +387,224 @@ TEST_F(DeviceGpuMemory, AsMuchAsThereIsStagingFor) {
     EXPECT_EQ((*save)->finish().stored, 4u);
   }
   wipe(0);
-  PlanOptions decide;
-  auto load = gpu_->load(session_, keys, all, 0, &decide, stream.stream);
+  auto load = gpu_->load(session_, keys, all, 0, nullptr, stream.stream);
   ASSERT_TRUE(load);
-  EXPECT_EQ((*load)->blocks(), 6u);
-  EXPECT_EQ((*load)->plan().load, 6u);
+  EXPECT_EQ((*load)->blocks(), 10u);
+  EXPECT_EQ((*load)->plan().load, 10u);
   EXPECT_TRUE((*load)->wait(20000));
-  EXPECT_EQ((*load)->good_blocks(), 6u);
-  EXPECT_TRUE(cache_has(1, {numbers.begin(), numbers.begin() + 6}));
+  EXPECT_EQ((*load)->good_blocks(), 10u);
+  EXPECT_TRUE(cache_has(1, numbers));
   load->reset();
-  EXPECT_EQ(gpu_->staging().free_slots(), 6u);
+  EXPECT_EQ(gpu_->staging().free_slots(), gpu_->staging().slots());
+}
+
+// What is decided, pinned and told is of all blocks, however few of them find room at once.
+TEST_F(DeviceGpuMemory, ALoadLargerThanStaging) {
+  for (const Layout& layout : {kTogether, kApart, kUneven}) {
+    for (const std::string& tiers : {ssd(), std::string("cxl=4M"), "dram=256K," + ssd()}) {
+      SCOPED_TRACE(layout.name + (", " + tiers));
+      open(tiers, layout, 2);
+      Stream stream;
+      keep(10, 80);
+      const auto keys = block_keys(10, 80);
+      const auto to = some_numbers(80, 2);
+      const std::vector<uint64_t> costs(80, 1000000000000);  // never sooner computed than loaded
+      for (const bool streams : {true, false}) {
+        wipe(0xEE);
+        ASSERT_TRUE(store_->lookup(session_, keys, {.cost_ns = costs}));
+        PlanOptions decide;
+        auto load = gpu_->load(session_, keys, places(to), 0, &decide, stream.stream);
+        ASSERT_TRUE(load) << load.status().what();
+        ASSERT_EQ((*load)->blocks(), 80u);
+        EXPECT_EQ((*load)->plan().load, 80u);
+        EXPECT_EQ(engine_->remove(keys.back()).code(), Code::kBusy) << "it is pinned before its turn comes";
+        for (uint32_t layer = 0; layer < layout.layers; layer++) {
+          const Status status =
+              streams ? (*load)->let_wait(stream.stream, layer, 20000) : (*load)->wait_layer(layer, 20000);
+          ASSERT_TRUE(status) << status.what();
+        }
+        if (streams) stream.wait();
+        EXPECT_EQ((*load)->good_blocks(), 80u);
+        EXPECT_TRUE(cache_has(10, to));
+        expect_untouched(to);
+        EXPECT_EQ(free_slots_at_last(), gpu_->staging().slots()) << "others want them before the load is freed";
+      }
+      EXPECT_EQ(store_->counters().loaded_blocks, 160u);
+      TearDown();
+    }
+  }
+}
+
+// Who waits for one of several loads has no part in the others, and a save that holds all it can get ends later.
+TEST_F(DeviceGpuMemory, LoadsThatShareOneSlot) {
+  open(ssd(), kApart, 1);
+  Stream stream;
+  keep(1, 80);
+  const auto numbers = some_numbers(84, 3);
+  const std::vector<size_t> saved(numbers.begin() + 80, numbers.end());
+  put_in_cache(500, saved);
+  const auto all = places(saved);
+  auto save = gpu_->save(session_, block_keys(500, 4), std::vector<const std::byte*>(all.begin(), all.end()), 0);
+  ASSERT_TRUE(save);
+  EXPECT_EQ((*save)->blocks(), 1u);
+  EXPECT_EQ(gpu_->staging().free_slots(), 1u);
+  for (uint32_t layer = 0; layer < layout_.layers; layer++) ASSERT_TRUE((*save)->layer(layer, stream.stream));
+  ASSERT_TRUE((*save)->behind(stream.stream));
+  std::vector<std::unique_ptr<Loading>> loads;
+  for (size_t i = 0; i < 4; i++) {
+    const SessionId session = *store_->open_session(0, 0);
+    const std::vector<size_t> to(numbers.begin() + i * 20, numbers.begin() + (i + 1) * 20);
+    auto load = gpu_->load(session, block_keys(1 + i * 20, 20), places(to), 0, nullptr, stream.stream);
+    ASSERT_TRUE(load);
+    loads.push_back(std::move(*load));
+  }
+  for (size_t i = loads.size(); i-- > 0;) EXPECT_TRUE(loads[i]->wait(20000));
+  loads.clear();
+  EXPECT_TRUE(cache_has(1, {numbers.begin(), numbers.begin() + 80}));
+  EXPECT_EQ((*save)->finish().stored, 1u);
+  save->reset();
+  EXPECT_EQ(gpu_->staging().free_slots(), 2u);
+  EXPECT_EQ(*store_->lookup(session_, block_keys(500, 4)), 1u);
+}
+
+// Loads take slots in turn: one that is small does not wait until a large one has come to a block that does not come.
+TEST_F(DeviceGpuMemory, ASmallLoadPassesALargeOne) {
+  engine::MemTier& far = open_far(kApart, 1);
+  Stream stream;
+  keep(1, 60);
+  keep(100, 4);
+  const auto keys = block_keys(1, 60);
+  send_far(keys[39]);
+  far.hold();
+  const auto numbers = some_numbers(64, 3);
+  const std::vector<size_t> large_to(numbers.begin(), numbers.begin() + 60),
+      small_to(numbers.begin() + 60, numbers.end());
+  const auto all = places(small_to);
+  auto save = gpu_->save(session_, block_keys(500, 4), std::vector<const std::byte*>(all.begin(), all.end()), 0);
+  ASSERT_TRUE(save);
+  ASSERT_EQ(gpu_->staging().free_slots(), 1u);
+#ifdef NEOTIER_CUDA_STAND_IN
+  cuda_stand_in::hold();  // so that the large one does not pass before the other comes
+#endif
+  auto large = gpu_->load(session_, keys, places(large_to), 0, nullptr, stream.stream);
+  ASSERT_TRUE(large);
+  auto small = gpu_->load(*store_->open_session(0, 0), block_keys(100, 4), all, 0, nullptr, stream.stream);
+  ASSERT_TRUE(small);
+#ifdef NEOTIER_CUDA_STAND_IN
+  cuda_stand_in::release();
+  EXPECT_TRUE((*small)->wait(5000));
+#endif
+  EXPECT_EQ((*large)->wait_layer(0, 100).code(), Code::kTimeout);
+  far.release();
+  EXPECT_TRUE((*large)->wait(20000));
+  EXPECT_TRUE((*small)->wait(20000));
+  EXPECT_TRUE(cache_has(1, large_to));
+  EXPECT_TRUE(cache_has(100, small_to));
+}
+
+TEST_F(DeviceGpuMemory, CancelledInTheMiddle) {
+  engine::MemTier& far = open_far(kApart, 2);
+  Stream stream;
+  keep(1, 60);
+  const auto keys = block_keys(1, 60);
+  send_far(keys[20]);
+  far.hold();
+  wipe(0xEE);
+  const auto numbers = some_numbers(60, 3);
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_EQ((*load)->blocks(), 60u);
+  EXPECT_EQ((*load)->wait_layer(0, 200).code(), Code::kTimeout);
+  (*load)->cancel();
+  EXPECT_EQ((*load)->wait_layer(0, 20000).code(), Code::kCancelled);
+  const size_t good = (*load)->good_blocks();
+  EXPECT_LE(good, 20u);
+  EXPECT_EQ((*load)->wait(20000).code(), Code::kCancelled);
+  EXPECT_EQ((*load)->good_blocks(), 0u) << "no other layer has come";
+  EXPECT_EQ(free_slots_at_last(), gpu_->staging().slots());
+  EXPECT_EQ(store_->counters().failed_blocks, 60u);
+  load->reset();
+  far.release();
+  EXPECT_FALSE(cache_has(1, numbers));
+  expect_untouched({numbers.begin(), numbers.begin() + 20});
+  for (size_t i = 0; i < good; i++) {
+    const Bytes bytes = content(1 + i, layout_.bytes());
+    for (const size_t piece : {size_t{0}, size_t{1}}) {
+      const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(piece * 4096);
+      EXPECT_TRUE(std::equal(at, at + 4096, host_of(place(piece, numbers[i]))));
+    }
+  }
+  auto again = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(again);
+  EXPECT_TRUE((*again)->wait(20000));
+  EXPECT_TRUE(cache_has(1, numbers));
+  (*again)->cancel();
+  EXPECT_TRUE((*again)->wait(0)) << "all of it was there before";
+  EXPECT_EQ((*again)->good_blocks(), 60u);
+}
+
+// The memory is its caller's again.
+TEST_F(DeviceGpuMemory, FreedInTheMiddle) {
+  engine::MemTier& far = open_far(kApart, 2);
+  Stream stream;
+  keep(1, 60);
+  const auto keys = block_keys(1, 60);
+  const auto numbers = some_numbers(60, 3);
+  for (const int ms : {0, 1, 3, 100}) {
+    send_far(keys[20]);
+    far.hold();
+    auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+    ASSERT_TRUE(load);
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    load->reset();
+    EXPECT_EQ(gpu_->staging().free_slots(), gpu_->staging().slots());
+    EXPECT_TRUE(engine_->remove(keys[59])) << "it is pinned no more";
+    keep(60, 1);
+    wipe(0xEE);
+    far.release();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(cache_has(1, numbers));
+    expect_untouched({});
+  }
+}
+
+// Blocks before it are good in all layers; of it and of those behind nothing more is read or written.
+TEST_F(DeviceGpuMemory, ABlockThatFailsInALaterPart) {
+  const Layout large{"a chunk of the disk a layer", 4, {65536, 65536, 65536, 65536}, {}};
+  open(ssd("64M"), large, 2);
+  Stream stream;
+  keep(1, 60);
+  ASSERT_TRUE(engine_->flush());
+  const auto keys = block_keys(1, 60);
+  const auto numbers = some_numbers(60, 3);
+  {
+    const Bytes bytes = content(1 + 30, layout_.bytes());
+    std::vector<char> all(std::filesystem::file_size(file_));
+    std::fstream file(file_, std::ios::in | std::ios::out | std::ios::binary);
+    file.read(all.data(), static_cast<std::streamsize>(all.size()));
+    const auto* const wanted = reinterpret_cast<const char*>(bytes.data()) + 2 * 65536;
+    const auto at = std::search(all.begin(), all.end(), wanted, wanted + 4096);
+    ASSERT_NE(at, all.end());
+    file.seekp(at - all.begin() + 77);
+    file.put(static_cast<char>(*(at + 77) ^ 1));
+  }
+  wipe(0xEE);
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  for (const uint32_t layer : {0u, 1u}) EXPECT_TRUE((*load)->let_wait(stream.stream, layer, 20000));
+  EXPECT_EQ((*load)->good_blocks(), 60u);
+  const Status third = (*load)->let_wait(stream.stream, 2, 20000);
+  EXPECT_EQ(third.code(), Code::kCorrupt) << third.what();
+  EXPECT_EQ((*load)->good_blocks(), 30u);
+  EXPECT_EQ((*load)->wait_layer(3, 20000).code(), Code::kCorrupt);
+  EXPECT_EQ((*load)->wait(20000).code(), Code::kCorrupt);
+  EXPECT_EQ((*load)->good_blocks(), 30u);
+  EXPECT_EQ((*load)->blocks(), 60u);
+  EXPECT_EQ(store_->counters().failed_blocks, 30u);
+  EXPECT_EQ(free_slots_at_last(), gpu_->staging().slots());
+  const std::vector<size_t> good(numbers.begin(), numbers.begin() + 30);
+  EXPECT_TRUE(cache_has(1, good));
+  expect_untouched(good, 2);
 }
 
 // Who looks from time to time, and does not wait, sees it come: each look sends on all that is there.
@@ -432,7 +688,7 @@ TEST_F(DeviceGpuMemory, WhatIsNotFinishedIsNotStored) {
     EXPECT_EQ((*save)->finish().status.code(), Code::kInvalid) << "three layers are missing";
   }
   EXPECT_EQ(*store_->lookup(session_, keys), 0u);
-  EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+  EXPECT_EQ(gpu_->staging().free_slots(), gpu_->staging().slots());
   EXPECT_EQ(gpu_->save(session_, keys, std::span(from).first(5), 0).status().code(), Code::kInvalid);
   EXPECT_EQ(gpu_->load(session_, keys, std::span(all).first(5), 0, nullptr, stream.stream).status().code(),
             Code::kInvalid);
@@ -452,8 +708,11 @@ TEST_F(DeviceGpuMemory, WhatIsNotFinishedIsNotStored) {
 }
 
 // A pinned block stays where it is while the device may read it, whatever is stored meanwhile.
-TEST_F(DeviceGpuMemory, ManyThreads) {
-  open("dram=1M," + ssd(), kApart, 64);
+class ManyThreads : public DeviceGpuMemory, public ::testing::WithParamInterface<uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Staging, ManyThreads, ::testing::Values(1, 3, 64));
+
+TEST_P(ManyThreads, SaveAndLoad) {
+  open("dram=1M," + ssd(), kApart, GetParam());
   constexpr size_t kBlocks = 8, kThreads = 4;
   put_in_cache(0, some_numbers(kBlocks, 1));
   std::vector<std::thread> threads;
@@ -510,7 +769,7 @@ TEST_F(DeviceGpuMemory, ManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+  EXPECT_EQ(free_slots_at_last(), GetParam() + 1);
 }
 
 #ifdef NEOTIER_CUDA_STAND_IN
@@ -545,7 +804,69 @@ TEST_F(DeviceGpuMemory, CopiesThatFail) {
   EXPECT_EQ((*load)->wait_layer(1, 20000).code(), Code::kGone);
   EXPECT_EQ((*load)->good_blocks(), 0u);
   load->reset();
-  EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+  EXPECT_EQ(gpu_->staging().free_slots(), gpu_->staging().slots());
+}
+
+// As the first layer is on its way. Slots come back all the same.
+TEST_F(DeviceGpuMemory, CopiesOfAPartThatFail) {
+  using cuda_stand_in::Call;
+  engine::MemTier& far = open_far(kApart, 2);
+  Stream stream;
+  keep(1, 60);
+  const auto keys = block_keys(1, 60);
+  const auto numbers = some_numbers(60, 8);
+  for (const Call call : {Call::kLaunch, Call::kRecord, Call::kQuery}) {
+    send_far(keys[20]);
+    far.hold();
+    auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+    ASSERT_TRUE(load);
+    EXPECT_EQ((*load)->wait_layer(0, 200).code(), Code::kTimeout);
+    cuda_stand_in::fail(call, 1, cudaErrorLaunchFailure);
+    far.release();
+    EXPECT_EQ((*load)->wait(20000).code(), Code::kGone);
+    EXPECT_EQ((*load)->good_blocks(), 0u);
+    EXPECT_EQ(free_slots_at_last(), gpu_->staging().slots());
+    cuda_stand_in::fail(call, 0, cudaSuccess);
+  }
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_TRUE((*load)->wait(20000));
+  EXPECT_TRUE(cache_has(1, numbers));
+}
+
+// Slots take layers, not blocks: what computes the first layer does not wait until staging has been filled again.
+TEST_F(DeviceGpuMemory, TheFirstLayerOfAllBlocksComesFirst) {
+  open(ssd(), kApart, 4);
+  Stream stream;
+  keep(1, 20);
+  const auto numbers = some_numbers(20, 9);
+  wipe(0);
+  cuda_stand_in::hold();
+  auto load = gpu_->load(session_, block_keys(1, 20), places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  // Its five slots have room for the layer of twenty blocks.
+  EXPECT_TRUE((*load)->let_wait(stream.stream, 0, 20000));
+  EXPECT_EQ((*load)->let_wait(stream.stream, 1, 100).code(), Code::kTimeout);
+  cuda_stand_in::release();
+  EXPECT_TRUE((*load)->wait(20000));
+  EXPECT_TRUE(cache_has(1, numbers));
+}
+
+// What is in a slot stays there until the device has read it, however long that takes.
+TEST_F(DeviceGpuMemory, ASlotIsFilledAgainOnceItIsRead) {
+  open(ssd(), kApart, 2);
+  Stream stream;
+  keep(1, 60);
+  const auto numbers = some_numbers(60, 9);
+  wipe(0);
+  cuda_stand_in::hold();
+  auto load = gpu_->load(session_, block_keys(1, 60), places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_EQ((*load)->wait(200).code(), Code::kTimeout);
+  EXPECT_EQ(gpu_->staging().free_slots(), 0u);
+  cuda_stand_in::release();
+  EXPECT_TRUE((*load)->wait(20000));
+  EXPECT_TRUE(cache_has(1, numbers));
 }
 
 // What a load reads and writes is its own until the device is through with it.
@@ -556,9 +877,9 @@ TEST_F(DeviceGpuMemory, NothingIsLetGoUnderTheDevice) {
   const auto numbers = some_numbers(10, 9);
   put_in_cache(1, numbers);
   ASSERT_TRUE(save(keys, numbers, stream).status);
+  cuda_stand_in::hold();
   auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
   ASSERT_TRUE(load);
-  cuda_stand_in::hold();
   EXPECT_EQ((*load)->wait_layer(0, 200).code(), Code::kTimeout);
   std::atomic<bool> gone{false};
   // Nor where the device has nothing left to mark a place with.
@@ -569,11 +890,11 @@ TEST_F(DeviceGpuMemory, NothingIsLetGoUnderTheDevice) {
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(gone);
-  EXPECT_EQ(gpu_->staging().free_slots(), 54u);
+  EXPECT_EQ(gpu_->staging().free_slots(), gpu_->staging().slots() - 10);
   cuda_stand_in::release();
   ends.join();
   cuda_stand_in::fail(cuda_stand_in::Call::kRecord, 0, cudaSuccess);
-  EXPECT_EQ(gpu_->staging().free_slots(), 64u);
+  EXPECT_EQ(gpu_->staging().free_slots(), gpu_->staging().slots());
 }
 #endif
 

@@ -461,28 +461,19 @@ Result<std::unique_ptr<Pins>> KvStore::pin(SessionId session, std::span<const Ke
   return pins;
 }
 
-Result<std::unique_ptr<Load>> KvStore::start_load(SessionId session, std::span<const Key> keys,
-                                                  std::span<std::byte* const> into, Landing* landing,
-                                                  uint32_t first_position, const PlanOptions* decide) {
-  if (!landing && (keys.size() > SIZE_MAX / layout_.nr_pieces() || into.size() != keys.size() * layout_.nr_pieces()))
+Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const Key> keys,
+                                            std::span<std::byte* const> into, uint32_t first_position,
+                                            const PlanOptions* decide) {
+  if (keys.size() > SIZE_MAX / layout_.nr_pieces() || into.size() != keys.size() * layout_.nr_pieces())
     return Status(Code::kInvalid, fmt::format("{} destinations for {} blocks of {} pieces", into.size(), keys.size(),
                                               layout_.nr_pieces()));
-  auto pins = pin(session, keys, first_position, decide, landing ? 0 : options_.lease_ms);
+  auto pins = pin(session, keys, first_position, decide, options_.lease_ms);
   if (!pins) return pins.status();
   std::unique_ptr<Load> load(new Load(*this, std::move(*pins), layout_.layers()));
   // Small pieces of blocks that the host can address are copied here and now: handing one to another thread takes
   // longer than copying it.
   std::vector<bool> there(load->blocks());
-  std::vector<std::byte*> rooms(load->blocks());
-  for (size_t block = 0; landing && block < load->blocks(); block++) {
-    const engine::PinResult& place = load->pins_->places()[block];
-    there[block] = landing->take(block, place.data, place.device);
-    if (!there[block]) rooms[block] = landing->room(block);
-    if (there[block] || rooms[block]) continue;
-    load->pins_->shorten(block);
-    there.resize(block);
-  }
-  if (!landing && layout_.largest_piece() <= kInlineBytes) {
+  if (layout_.largest_piece() <= kInlineBytes) {
     const uint64_t begin = steady_.now_ns();
     engine_.read_mapped(
         keys.first(load->blocks()),
@@ -512,13 +503,6 @@ Result<std::unique_ptr<Load>> KvStore::start_load(SessionId session, std::span<c
       // Kept before it is used: the load waits for all that may still write to the caller's memory.
       const engine::TicketRef& ticket =
           load->tickets_[layer].emplace_back(tickets, &tickets[load->tickets_[layer].size()]);
-      if (landing) {
-        const BlockPiece &first = layout_.pieces()[layout_.first_piece(layer)],
-                         &last = layout_.pieces()[layout_.end_piece(layer) - 1];
-        engine_.get_async(keys[block], first.offset,
-                          {rooms[block] + first.offset, last.offset + last.bytes - first.offset}, ticket, false);
-        continue;
-      }
       for (size_t i = layout_.first_piece(layer); i < layout_.end_piece(layer); i++) {
         const BlockPiece& piece = layout_.pieces()[i];
         engine_.get_async(keys[block], piece.offset, {into[i * keys.size() + block], piece.bytes}, ticket, false);
@@ -783,11 +767,6 @@ void Pins::arrived(uint32_t layer, size_t good) {
   std::lock_guard lock(store_.mutex_);
   store_.counters_.loaded_blocks += good_;
   store_.counters_.failed_blocks += blocks() - good_;
-}
-
-void Pins::shorten(size_t blocks) {
-  places_.resize(blocks);
-  good_ = plan_.load = blocks;
 }
 
 Load::~Load() {

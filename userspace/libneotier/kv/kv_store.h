@@ -114,8 +114,6 @@ class Pins {
  private:
   friend class KvStore;
   Pins(KvStore& store, uint32_t layers);
-  // Blocks from `blocks` on stay pinned, and are none of this any more.
-  void shorten(size_t blocks);
 
   KvStore& store_;
   std::vector<engine::PinResult> places_;
@@ -123,17 +121,6 @@ class Pins {
   size_t good_ = 0;
   std::vector<bool> arrived_;        // by layer
   const engine::SessionId session_;  // last: nothing throws once it is open
-};
-
-// Where a load's bytes go that are not copied to the caller's memory by the host. Told once of each block, in order.
-class Landing {
- public:
-  virtual ~Landing() = default;
-  // The block's bytes lie at `data`, or, where that is NULL, at `device`, an address of a GPU's (NULL too where they
-  // lie in neither), for as long as the load is there. False: they are wanted in room() first.
-  virtual bool take(size_t block, const std::byte* data, const std::byte* device) = 0;
-  // Memory for the whole block, its pieces one after another. NULL: there is none, and the load ends before this block.
-  virtual std::byte* room(size_t block) = 0;
 };
 
 // Blocks on their way into the caller's memory. They are pinned until the load is gone, so that what lookup() said
@@ -150,7 +137,7 @@ class Loading {
   virtual engine::Status wait_layer(uint32_t layer, uint64_t timeout_ms) = 0;
   virtual engine::Status wait(uint64_t timeout_ms) = 0;
   // What `stream`, of the GPU that is loaded into, gets later comes after the layer's arrival. Waits only for what is
-  // still on its way to the host. kUnsupported: it goes to the host's memory.
+  // still on its way to where that GPU reads it. kUnsupported: it goes to the host's memory.
   virtual engine::Status let_wait(void* stream, uint32_t layer, uint64_t timeout_ms) = 0;
   // `tag` comes to the queue once nothing is under way any more; at once if that is so. kExists: this or the next one
   // was asked for before. kUnsupported: it goes to a GPU's memory.
@@ -220,15 +207,7 @@ class KvStore {
   // in its prefix. decide: only as many as plan() would load.
   engine::Result<std::unique_ptr<Load>> load(SessionId session, std::span<const engine::Key> keys,
                                              std::span<std::byte* const> into, uint32_t first_position = 0,
-                                             const PlanOptions* decide = nullptr) {
-    return start_load(session, keys, into, nullptr, first_position, decide);
-  }
-  // The same to a landing, which must outlive the load. No lease ends these pins: a device may still read.
-  engine::Result<std::unique_ptr<Load>> load(SessionId session, std::span<const engine::Key> keys, Landing& landing,
-                                             uint32_t first_position = 0, const PlanOptions* decide = nullptr) {
-    return start_load(session, keys, {}, &landing, first_position, decide);
-  }
-
+                                             const PlanOptions* decide = nullptr);
   // What load() would load, for who reads it himself. lease_ms: the pins end then; 0: never, a device may still read.
   engine::Result<std::unique_ptr<Pins>> pin(SessionId session, std::span<const engine::Key> keys,
                                             uint32_t first_position = 0, const PlanOptions* decide = nullptr,
@@ -304,9 +283,6 @@ class KvStore {
     Deadlines::iterator deadline;  // where ttl_ms is not 0
   };
 
-  engine::Result<std::unique_ptr<Load>> start_load(SessionId session, std::span<const engine::Key> keys,
-                                                   std::span<std::byte* const> into, Landing* landing,
-                                                   uint32_t first_position, const PlanOptions* decide);
   uint64_t now_ms() const { return clock_.now_ns() / 1000000; }
   static uint64_t deadline_of(const Session& session);
   uint64_t cost_at(uint64_t position) const;

@@ -12,17 +12,17 @@ constexpr uint64_t kPage = 4096;
 
 }  // namespace
 
-Staging::Staging(std::unique_ptr<engine::PinnedMemory> memory, uint64_t block_bytes) : memory_(std::move(memory)) {
-  const uint64_t each = (block_bytes + kPage - 1) / kPage * kPage;
+Staging::Staging(std::unique_ptr<engine::PinnedMemory> memory, uint64_t block_bytes)
+    : memory_(std::move(memory)), slot_bytes_((block_bytes + kPage - 1) / kPage * kPage) {
   const std::span<std::byte> bytes = memory_->bytes();
-  slots_ = bytes.size() / each;
+  slots_ = bytes.size() / slot_bytes_;
   free_.reserve(slots_);
-  for (size_t i = slots_; i-- > 0;) free_.push_back(bytes.data() + i * each);
+  for (size_t i = slots_; i-- > 0;) free_.push_back(bytes.data() + i * slot_bytes_);
 }
 
-std::byte* Staging::take() {
+std::byte* Staging::take(For whom) {
   const std::lock_guard lock(mutex_);
-  if (free_.empty()) return nullptr;
+  if (free_.size() <= (whom == For::kSave ? kForLoadsAlone : 0)) return nullptr;
   std::byte* const slot = free_.back();
   free_.pop_back();
   return slot;
