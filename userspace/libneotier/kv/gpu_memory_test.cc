@@ -97,22 +97,25 @@ class DeviceGpuMemory : public ::testing::Test {
   std::string ssd(const char* size = "16M") {
     return std::string("ssd=") + size + ":file=" + (file_ = folder_ / ("tier" + std::to_string(files_++)));
   }
-  // Two tiers that no device reads. What is sent to the second one comes from there as the test likes.
+  // A tier that no device reads. What is sent there comes from there as the test likes.
+  static engine::MemTier& add_far(std::vector<engine::TierSetup>& tiers, const char* name = "far") {
+    engine::MemTierOptions options;
+    options.name = name;
+    options.kind = engine::TierKind::kSsd;
+    options.mappable = false;
+    auto tier = std::make_unique<engine::MemTier>(options);
+    engine::MemTier& made = *tier;
+    tiers.emplace_back().tier = std::move(tier);
+    tiers.back().promote_to = tiers.size() == 1;
+    return made;
+  }
+  // One such that blocks are stored in, and one that they are sent to.
   engine::MemTier& open_far(const Layout& layout, uint64_t staging_blocks) {
-    std::vector<engine::TierSetup> tiers(2);
-    engine::MemTier* far = nullptr;
-    for (size_t i = 0; i < tiers.size(); i++) {
-      engine::MemTierOptions options;
-      options.name = i == 0 ? "near" : "far";
-      options.kind = engine::TierKind::kSsd;
-      options.mappable = false;
-      auto tier = std::make_unique<engine::MemTier>(options);
-      far = tier.get();
-      tiers[i].tier = std::move(tier);
-      tiers[i].promote_to = i == 0;
-    }
+    std::vector<engine::TierSetup> tiers;
+    (void)add_far(tiers, "near");
+    engine::MemTier& far = add_far(tiers);
     open(std::move(tiers), layout, staging_blocks);
-    return *far;
+    return far;
   }
   void send_far(const Key& key) {
     const Status moved = engine_->move({&key, 1}, "far", engine::MoveClass::kDemand)->wait();
@@ -128,6 +131,19 @@ class DeviceGpuMemory : public ::testing::Test {
     const StoreResult stored = store_->store(session_, block_keys(first, nr), from);
     ASSERT_TRUE(stored.status) << stored.status.what();
     ASSERT_EQ(stored.stored, nr);
+  }
+  // What lies on the last SSD tier of a block comes back as something else, from there on.
+  void corrupt(uint64_t block, size_t offset) {
+    ASSERT_TRUE(engine_->flush());
+    const Bytes bytes = content(block, layout_.bytes());
+    std::vector<char> all(std::filesystem::file_size(file_));
+    std::fstream file(file_, std::ios::in | std::ios::out | std::ios::binary);
+    file.read(all.data(), static_cast<std::streamsize>(all.size()));
+    const auto* const wanted = reinterpret_cast<const char*>(bytes.data()) + offset;
+    const auto at = std::search(all.begin(), all.end(), wanted, wanted + 4096);
+    ASSERT_NE(at, all.end());
+    file.seekp(at - all.begin());
+    file.put(static_cast<char>(*at ^ 1));
   }
   // Slots that no block goes through any more; a moment after the last has.
   size_t free_slots_at_last() {
@@ -568,26 +584,15 @@ TEST_F(DeviceGpuMemory, FreedInTheMiddle) {
   }
 }
 
-// Blocks before it are good in all layers; of it and of those behind nothing more is read or written.
+// Blocks before it are good in all layers; of it and of those behind nothing more is written.
 TEST_F(DeviceGpuMemory, ABlockThatFailsInALaterPart) {
   const Layout large{"a chunk of the disk a layer", 4, {65536, 65536, 65536, 65536}, {}};
   open(ssd("64M"), large, 2);
   Stream stream;
   keep(1, 60);
-  ASSERT_TRUE(engine_->flush());
   const auto keys = block_keys(1, 60);
   const auto numbers = some_numbers(60, 3);
-  {
-    const Bytes bytes = content(1 + 30, layout_.bytes());
-    std::vector<char> all(std::filesystem::file_size(file_));
-    std::fstream file(file_, std::ios::in | std::ios::out | std::ios::binary);
-    file.read(all.data(), static_cast<std::streamsize>(all.size()));
-    const auto* const wanted = reinterpret_cast<const char*>(bytes.data()) + 2 * 65536;
-    const auto at = std::search(all.begin(), all.end(), wanted, wanted + 4096);
-    ASSERT_NE(at, all.end());
-    file.seekp(at - all.begin() + 77);
-    file.put(static_cast<char>(*(at + 77) ^ 1));
-  }
+  corrupt(31, 2 * 65536);
   wipe(0xEE);
   auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
   ASSERT_TRUE(load);
@@ -605,6 +610,27 @@ TEST_F(DeviceGpuMemory, ABlockThatFailsInALaterPart) {
   const std::vector<size_t> good(numbers.begin(), numbers.begin() + 30);
   EXPECT_TRUE(cache_has(1, good));
   expect_untouched(good, 2);
+}
+
+// Nor read: nobody waits for what is of no use.
+TEST_F(DeviceGpuMemory, BlocksBehindOneThatFailsAreNotReadAnyMore) {
+  std::vector<engine::TierSetup> tiers = engine::make_tiers(ssd());
+  engine::MemTier& far = add_far(tiers);
+  open(std::move(tiers), kApart, 2);
+  Stream stream;
+  keep(1, 60);
+  const auto keys = block_keys(1, 60);
+  send_far(keys[50]);
+  far.hold();
+  corrupt(31, 0);
+  const auto numbers = some_numbers(60, 3);
+  auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
+  ASSERT_TRUE(load);
+  EXPECT_EQ((*load)->wait(5000).code(), Code::kCorrupt);
+  EXPECT_EQ((*load)->good_blocks(), 30u);
+  EXPECT_TRUE(cache_has(1, {numbers.begin(), numbers.begin() + 30}));
+  load->reset();
+  far.release();
 }
 
 // Who looks from time to time, and does not wait, sees it come: each look sends on all that is there.
