@@ -3,8 +3,7 @@
 // load: a slot is filled again once the device has read it.
 //
 // Order. Layer 0 of all blocks comes first, as a forward pass needs them. A slot does not take a block but a chunk: as
-// many layers of blocks as fit, next to each other in that order. So the first layer of a large load is there as early
-// as that of a small one.
+// many layers of blocks as fit, next to each other in that order. So no layer of a large load waits for a later one.
 // Progress. A chunk's read and its copy wait for tiers and for the device, never for a caller or for another slot.
 // Loads take slots in turn, one each. So loads that share the staging cannot wait for each other.
 #pragma once
