@@ -3,6 +3,7 @@
 warnings that may come for every block."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -58,5 +59,8 @@ def finish_load(load: Load, timeout: float, log: SparingLog) -> int:
         load.wait(timeout)
     except NeoTierError as error:
         load.cancel()
+        # What is there by now counts: of a load that is given up nothing else does.
+        with contextlib.suppress(NeoTierError):
+            load.wait(0)
         log.warn(f"{load.blocks - load.good} of {load.blocks} blocks could not be loaded: {error}")
     return load.good

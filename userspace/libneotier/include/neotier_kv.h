@@ -149,6 +149,10 @@ NEOTIER_API size_t neotier_kv_load_blocks(const neotier_kv_load *load);
 /* NEOTIER_ETIMEOUT: still under way. Another error: blocks from neotier_kv_load_good() on must be computed. UINT64_MAX: for ever. */
 NEOTIER_API int neotier_kv_load_wait_layer(neotier_kv_load *load, uint32_t layer, uint64_t timeout_ms);
 NEOTIER_API int neotier_kv_load_wait(neotier_kv_load *load, uint64_t timeout_ms);
+/*
+ * Leading blocks of which all layers have come that were waited for. Before that it is all of them; after neotier_kv_load_cancel() none,
+ * until all layers have been waited for. So a load that is given up never counts a block that has not come.
+ */
 NEOTIER_API size_t neotier_kv_load_good(const neotier_kv_load *load);
 /* As neotier_ticket_notify(), when all of it has ended: then neotier_kv_load_wait() does not wait. */
 NEOTIER_API int neotier_kv_load_notify(neotier_kv_load *load, neotier_queue *queue, uint64_t tag);

@@ -86,6 +86,7 @@ Status GpuLoad::start(SessionId session, std::span<const Key> keys, uint32_t fir
 
 void GpuLoad::cancel() {
   cancelled_ = true;
+  pins_->give_up();
   if (staged_) staged_->cancel();
 }
 

@@ -532,6 +532,7 @@ TEST_F(DeviceGpuMemory, CancelledInTheMiddle) {
   EXPECT_EQ((*load)->blocks(), 60u);
   EXPECT_EQ((*load)->wait_layer(0, 200).code(), Code::kTimeout);
   (*load)->cancel();
+  EXPECT_EQ((*load)->good_blocks(), 0u) << "nothing has been waited for";
   EXPECT_EQ((*load)->wait_layer(0, 20000).code(), Code::kCancelled);
   const size_t good = (*load)->good_blocks();
   EXPECT_LE(good, 20u);

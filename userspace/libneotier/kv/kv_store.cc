@@ -755,7 +755,8 @@ StoreCounters KvStore::counters() const {
   return counters_;
 }
 
-Pins::Pins(KvStore& store, uint32_t layers) : store_(store), arrived_(layers), session_(store.engine_.open_session()) {}
+Pins::Pins(KvStore& store, uint32_t layers)
+    : store_(store), arrived_(layers), left_(layers), session_(store.engine_.open_session()) {}
 
 Pins::~Pins() { store_.engine_.close_session(session_); }
 
@@ -763,7 +764,7 @@ void Pins::arrived(uint32_t layer, size_t good) {
   good_ = std::min(good_, good);
   if (arrived_[layer]) return;
   arrived_[layer] = true;
-  if (std::find(arrived_.begin(), arrived_.end(), false) != arrived_.end()) return;
+  if (--left_ > 0) return;
   std::lock_guard lock(store_.mutex_);
   store_.counters_.loaded_blocks += good_;
   store_.counters_.failed_blocks += blocks() - good_;
@@ -813,6 +814,7 @@ Status Load::notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue
 
 void Load::cancel() {
   if (std::exchange(cancelled_, true)) return;
+  pins_->give_up();
   for (const auto& layer : tickets_) store_.engine_.cancel(layer);
 }
 

@@ -106,8 +106,9 @@ class Pins {
   const LoadPlan& plan() const { return plan_; }
   // Of each block: its bytes as the host reaches them, or as a GPU does; both NULL where they have to be read.
   std::span<const engine::PinResult> places() const { return places_; }
-  // Leading blocks whose layers, of those told, have all arrived.
-  size_t good() const { return good_; }
+  // Leading blocks whose layers, of those told, have all arrived. Given up: none, until all layers are told.
+  size_t good() const { return given_up_ && left_ > 0 ? 0 : good_; }
+  void give_up() { given_up_ = true; }
   // The layer came of the first `good` blocks. With the last layer the store counts what was loaded.
   void arrived(uint32_t layer, size_t good);
 
@@ -120,6 +121,8 @@ class Pins {
   LoadPlan plan_;
   size_t good_ = 0;
   std::vector<bool> arrived_;        // by layer
+  size_t left_;                      // layers that have not
+  bool given_up_ = false;
   const engine::SessionId session_;  // last: nothing throws once it is open
 };
 
@@ -144,7 +147,7 @@ class Loading {
   virtual engine::Status notify(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) = 0;
   // The same for each layer by itself, of all blocks: tag + layer.
   virtual engine::Status notify_layers(const std::shared_ptr<engine::CompletionQueue>& queue, uint64_t tag) = 0;
-  // Leading blocks whose layers, of those waited for, have all arrived.
+  // Leading blocks whose layers, of those waited for, have all arrived. Cancelled: none, until all layers have been.
   virtual size_t good_blocks() const = 0;
   virtual void cancel() = 0;
 };

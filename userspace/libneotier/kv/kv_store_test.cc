@@ -510,6 +510,33 @@ TEST(KvStore, ABlockThatFailsIsComputedAnew) {
   EXPECT_EQ(rig.store->counters().failed_blocks, 4 - (*load)->good_blocks());
 }
 
+// Who gives up asks for what is good then: a block that has not come is not.
+TEST(KvStore, OfALoadThatIsGivenUpOnlyWhatHasComeIsGood) {
+  Rig rig(small(), 8, 256);
+  for (uint64_t first = 0; first < 32; first += 4) rig.put(first, 4);
+  for (int i = 0; i < 2000 && rig.engine->status().jobs > 0; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_EQ(rig.engine->lookup(make_key(0))->tier, "ssd");
+  rig.slow->hold();
+  Cache cache(4);
+  auto load = rig.store->load(rig.session, block_keys(0, 4), cache.into);
+  ASSERT_TRUE(load.is_ok());
+  EXPECT_EQ((*load)->wait(50).code(), Code::kTimeout);
+  (*load)->cancel();
+  EXPECT_EQ((*load)->good_blocks(), 0u);
+  (void)(*load)->wait(0);
+  EXPECT_EQ((*load)->good_blocks(), 0u);
+  rig.slow->release();
+  EXPECT_EQ((*load)->wait(10000).code(), Code::kCancelled);
+  EXPECT_EQ((*load)->good_blocks(), 0u);
+  // Of one that had all come nothing is lost by that.
+  auto again = rig.store->load(rig.session, block_keys(0, 4), cache.into);
+  ASSERT_TRUE(again.is_ok());
+  EXPECT_TRUE((*again)->wait(10000));
+  (*again)->cancel();
+  EXPECT_EQ((*again)->good_blocks(), 4u);
+}
+
 TEST(KvStore, EventsTellRouters) {
   Rig rig;
   rig.put(0, 2);
