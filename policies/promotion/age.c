@@ -215,10 +215,17 @@ static u64 neotier_age_split_ns(const struct neotier_age_pace *pace)
 	return pace->split_ns ? pace->split_ns : NEOTIER_AGE_SPLIT_NS;
 }
 
-/* So many victims for that time, than by the last look. */
-static bool neotier_age_cheaper(const struct neotier_age_pace *pace, u64 ns, u64 victims)
+/* So many victims for that time, than what looks bring. */
+static bool neotier_age_better(const struct neotier_age_pace *pace, u64 ns, u64 victims)
 {
-	return !pace->yield || ns * pace->yield < pace->group_ns * victims;
+	return pace->lacked >= NEOTIER_AGE_SPLIT_LOOKS || !pace->yield || ns * pace->yield < pace->group_ns * victims;
+}
+
+static bool neotier_age_splits_bring_enough(const struct neotier_age_pace *pace)
+{
+	u64 yield = pace->split_yield ? pace->split_yield : NEOTIER_AGE_SPLIT_YIELD;
+
+	return neotier_age_split_ns(pace) <= yield * NEOTIER_AGE_SPLIT_VICTIM_NS;
 }
 
 bool neotier_age_split(const struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns)
@@ -229,12 +236,12 @@ bool neotier_age_split(const struct neotier_age_pace *pace, const struct neotier
 	/* What the others, which are armed, will bring. */
 	lacking -= lacking < pace->splits * yield ? lacking : pace->splits * yield;
 	if (idle)
-		return lacking && neotier_age_cheaper(pace, ns, NEOTIER_AGE_HUGE_PAGES);
+		return lacking && neotier_age_better(pace, ns, NEOTIER_AGE_HUGE_PAGES);
 	if (lacking < NEOTIER_AGE_SPLIT_LEAST || pace->splits >= NEOTIER_AGE_SPLITS || pace->splits * ns > pace->left_ns)
 		return false;
-	if (ns > yield * NEOTIER_AGE_VICTIM_NS)
+	if (!neotier_age_splits_bring_enough(pace))
 		return !pace->splits && now_ns - pace->tried_ns >= pace->retry_ns;
-	return neotier_age_cheaper(pace, ns, yield);
+	return neotier_age_better(pace, ns, yield);
 }
 
 void neotier_age_split_done(struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns, u64 took_ns)
@@ -258,7 +265,7 @@ static void neotier_age_split_adapt(struct neotier_age_pace *pace, const struct 
 	for (found /= pace->splits; pace->splits; pace->splits--)
 		yield = (3 * yield + found) / 4;
 	pace->split_yield = yield ? (u32)yield : 1;
-	if (neotier_age_split_ns(pace) <= yield * NEOTIER_AGE_VICTIM_NS)
+	if (neotier_age_splits_bring_enough(pace))
 		pace->retry_ns = 0;
 	else
 		pace->retry_ns = neotier_clamp_u64(2 * pace->retry_ns, NEOTIER_AGE_SPLIT_RETRY_NS, NEOTIER_AGE_SPLIT_RETRY_MAX_NS);
@@ -296,6 +303,7 @@ static void neotier_age_adapt(struct neotier_age_pace *pace, const struct neotie
 {
 	u64 armed = ages->armed - pace->armed, found = ages->found - pace->found;
 
+	pace->lacked = neotier_age_lacking(pace, ages) < NEOTIER_AGE_SPLIT_LEAST ? 0 : pace->lacked + 1;
 	pace->yield = (u32)(found / (pace->groups ? pace->groups : 1));
 	pace->group_ns = pace->took_ns / (pace->groups ? pace->groups : 1);
 	if (armed < ADAPT_LEAST)

@@ -51,8 +51,11 @@ extern "C" {
 #define NEOTIER_AGE_HUGE_PAGES 512U
 #define NEOTIER_AGE_SPLIT_NS 700000U
 #define NEOTIER_AGE_SPLIT_YIELD 256U
-/* Fewer victims that lack are not worth a split of a folio that is in use. */
+/* Fewer victims that lack are not worth a split of a folio that is in use; and what a victim may cost by it. */
 #define NEOTIER_AGE_SPLIT_LEAST 64U
+#define NEOTIER_AGE_SPLIT_VICTIM_NS 10000U
+/* After so many looks in a row that left so many lacking, victims that looks find are too few, however cheap. */
+#define NEOTIER_AGE_SPLIT_LOOKS 3U
 /* Of a look at most. */
 #define NEOTIER_AGE_SPLITS 16U
 /* Where splits bring too little one more is tried after so long, and twice as long from time to time. */
@@ -169,6 +172,7 @@ struct neotier_age_pace {
 	u64 filled_ns;		/* when left_ns was right; 0: never */
 	u64 turned_ns;		/* the last turn of what was found */
 	u32 wanted;		/* victims, when a look was chosen */
+	u32 lacked;		/* looks in a row after which many were still lacking */
 	u32 splits;		/* of folios in use, whose pages are armed and not checked */
 	u32 split_yield;	/* victims that such a split brought of late; 0: not known */
 	u64 split_ns;		/* that a split took of late; 0: not known */
@@ -199,8 +203,8 @@ enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neo
  * @idle: it was not accessed in the window: all its pages are victims
  * @now_ns: now
  *
- * It is where its pages are cheaper victims than those that the last look found; one in use where they are cheaper than what
- * victims pay, too.
+ * It is where its pages are cheaper victims than those that the last look found, or where looks find too few. One in use where
+ * splits bring enough, too.
  */
 bool neotier_age_split(const struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns);
 
