@@ -110,7 +110,8 @@ else
 	skip "an excluded cgroup keeps its pages" "no memory controller in cgroup 2 here"
 fi
 
-# mlock, a fork that shares, huge pages: left alone and counted.
+# mlock, a fork that shares, huge pages (which kmod_huge.sh splits): left alone and counted.
+knob split_huge 0
 for kind in mlock shared huge; do
 	case $kind in mlock) counter=skipped_unevictable ;; shared) counter=skipped_shared ;; huge) counter=skipped_large ;; esac
 	before=$(stat $counter)
