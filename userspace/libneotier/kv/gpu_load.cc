@@ -141,13 +141,14 @@ Status GpuLoad::arrive(uint32_t number, uint64_t timeout_ms, Wait wait) {
   const Layer& layer = layers_[number];
   if (layer.posted) gpu_.feeder_.wait(layer.asked);
   if (!layer.status) return broken(layer.status);
-  pins_->arrived(number, staged ? std::min(staged->good, blocks()) : blocks());
+  const size_t good = staged ? std::min(staged->good, blocks()) : blocks();
   for (const DeviceMark* mark : {layer.mark.get(), staged ? staged->mark.get() : nullptr}) {
-    if (!mark || good_blocks() == 0) continue;
+    if (!mark || good == 0) continue;
     Status passed = wait(*mark, deadline.left_ms());
     if (passed.code() == Code::kTimeout) return passed;
     if (!passed) return broken(std::move(passed));
   }
+  pins_->arrived(number, good);  // not before: a load that is given up goes by what has
   return staged ? staged->status : Status();
 }
 

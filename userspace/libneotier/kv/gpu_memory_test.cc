@@ -908,6 +908,10 @@ TEST_F(DeviceGpuMemory, NothingIsLetGoUnderTheDevice) {
   auto load = gpu_->load(session_, keys, places(numbers), 0, nullptr, stream.stream);
   ASSERT_TRUE(load);
   EXPECT_EQ((*load)->wait_layer(0, 200).code(), Code::kTimeout);
+  (*load)->cancel();
+  for (uint32_t layer = 0; layer < layout_.layers; layer++)
+    EXPECT_EQ((*load)->wait_layer(layer, 0).code(), Code::kTimeout) << "asked for, and not copied";
+  EXPECT_EQ((*load)->good_blocks(), 0u);
   std::atomic<bool> gone{false};
   // Nor where the device has nothing left to mark a place with.
   cuda_stand_in::fail(cuda_stand_in::Call::kRecord, 1000, cudaErrorMemoryAllocation);

@@ -120,8 +120,8 @@ class Pins {
   std::vector<engine::PinResult> places_;
   LoadPlan plan_;
   size_t good_ = 0;
-  std::vector<bool> arrived_;        // by layer
-  size_t left_;                      // layers that have not
+  std::vector<bool> arrived_;  // by layer
+  size_t left_;                // layers that have not
   bool given_up_ = false;
   const engine::SessionId session_;  // last: nothing throws once it is open
 };
