@@ -276,11 +276,13 @@ static void neotier_age_splits(struct neotier_device *dev, struct neotier_age_wa
 		u32 frame = walk->checked[i];
 		bool split;
 
-		if (neotier_ages_huge_idle(&x->ages, frame) != idle)
+		if (frame == NEOTIER_NO_FRAME || neotier_ages_huge_idle(&x->ages, frame) != idle)
 			continue;
 		start = neotier_clock_now(dev);
 		if (!neotier_age_split(&x->pace, &x->ages, idle, start.own_ns))
 			break;
+		/* Tried once: what is not split says nothing of whether it was idle any more. */
+		walk->checked[i] = NEOTIER_NO_FRAME;
 		waited = neotier_waited_ns();
 		split = neotier_age_split_one(dev, walk, frame, idle);
 		stop = neotier_clock_now(dev);
@@ -288,6 +290,8 @@ static void neotier_age_splits(struct neotier_device *dev, struct neotier_age_wa
 		took_ns -= min(took_ns, neotier_waited_ns() - waited);
 		if (split)
 			neotier_age_split_done(&x->pace, &x->ages, idle, stop.own_ns, took_ns);
+		else
+			neotier_age_split_failed(&x->pace, idle, stop.own_ns, took_ns);
 		span_ns = neotier_clock_span(&dev->clock, &start, &stop);
 		neotier_stat_add(dev, NEOTIER_STAT_SPLIT_NS, span_ns);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_NS, span_ns);

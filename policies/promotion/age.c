@@ -256,6 +256,13 @@ void neotier_age_split_done(struct neotier_age_pace *pace, const struct neotier_
 	pace->armed_ns = now_ns;
 }
 
+void neotier_age_split_failed(struct neotier_age_pace *pace, bool idle, u64 now_ns, u64 took_ns)
+{
+	neotier_age_use(pace, now_ns, took_ns);
+	if (!idle)
+		pace->tried_ns = now_ns;
+}
+
 /* Of all that were split in use, together: what their pages were like. */
 static void neotier_age_split_adapt(struct neotier_age_pace *pace, const struct neotier_ages *ages)
 {

@@ -211,6 +211,9 @@ bool neotier_age_split(const struct neotier_age_pace *pace, const struct neotier
 /* It was split, which took so long. One that was in use: its pages have been armed. Those that were idle come first. */
 void neotier_age_split_done(struct neotier_age_pace *pace, const struct neotier_ages *ages, bool idle, u64 now_ns, u64 took_ns);
 
+/* It could not be split, which took so long: paid for as a look. One in use counts as tried. */
+void neotier_age_split_failed(struct neotier_age_pace *pace, bool idle, u64 now_ns, u64 took_ns);
+
 /* So many victims have made room. */
 void neotier_age_earn(struct neotier_age_pace *pace, u32 victims);
 

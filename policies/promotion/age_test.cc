@@ -532,6 +532,36 @@ TEST(AgeSplit, SplitsThatBringNothingStop) {
   EXPECT_GE(splits, 9u) << "tries begin with a second again";
 }
 
+// Pinned, say: each try costs time and brings nothing.
+TEST(AgeSplit, ThoseThatFailArePaidForAndSayNothingOfTheOthers) {
+  for (const bool was_idle : {false, true}) {
+    Splits s(2);
+    s.look(kMs, 1000);
+    const u64 left = s.pace.left_ns;
+    ASSERT_TRUE(s.split(201 * kMs, was_idle));
+    neotier_age_split_failed(&s.pace, was_idle, 201 * kMs, 2 * kMs);
+    EXPECT_EQ(s.pace.left_ns, left - 2 * kMs);
+    neotier_age_split_failed(&s.pace, was_idle, 201 * kMs, left);
+    EXPECT_EQ(s.pace.owed_ns, 2 * kMs);
+    EXPECT_EQ(s.next(202 * kMs, 1000), kNone) << "no look before it is paid for";
+    EXPECT_EQ(s.pace.split_ns, 0u);
+    EXPECT_EQ(s.pace.splits, 0u);
+    EXPECT_EQ(s.next(402 * kMs, 1000), kArm);
+  }
+}
+
+TEST(AgeSplit, WhereSplitsBringNothingAFailedOneIsATryToo) {
+  for (const bool was_idle : {false, true}) {
+    Splits s(2);
+    for (u64 i = 0; i < 10; ++i) s.round((1 + i * 2000) * kMs, 0);
+    const u64 now = 100'000 * kMs;
+    s.look(now, 1000);
+    ASSERT_TRUE(s.split(now + 200 * kMs));
+    neotier_age_split_failed(&s.pace, was_idle, now + 200 * kMs, kMs / 10);
+    EXPECT_EQ(s.split(now + 200 * kMs), was_idle) << "it says something of its own kind only";
+  }
+}
+
 TEST(AgeSplit, WhatPiecesBringSaysNothingOfTheWindow) {
   Splits s(2);
   // 40 victims for .2 ms: dearer than those of a split.
