@@ -18,7 +18,7 @@
  * enable: writes 1 to /sys/kernel/neotier/enabled when the memory is ready.
  * back: once `stop` pages have moved, moves all of them to the slow node again, as a demotion would, and goes on until so
  * many have moved again. hot: of each 2 MiB only so many pages are told.
- * coldhuge: the cold memory is of 2 MiB pages. filler: what is asked for it, or use: a thread reads all of it over and over, or
+ * coldhuge: the cold memory is of 2 MiB pages, and locked small ones take what these leave free. filler: what is asked for it, or use: a thread reads all of it over and over, or
  * map: a thread changes what else is mapped. It is checked in the end as well, and "gone" in the line are its pages that have
  * left node 0. turn: once `stop` pages have moved, tells the pages of the cold
  * memory that have left instead, until SIGTERM: for each that comes back another one may leave. quiet: tells nothing.
@@ -50,6 +50,9 @@
 #define THREADS_MAX 64
 /* What one io_uring buffer may hold. */
 #define PIN_MAX (1UL << 30)
+/* Bytes that fill what huge pages leave free at most, and pages of which none finds room where nothing is left. */
+#define PLUG_MAX (256UL << 20)
+#define PLUG_STEP 256UL
 
 static volatile sig_atomic_t ended;
 
@@ -241,6 +244,36 @@ static void *map_filler(void *arg)
 	return NULL;
 }
 
+/*
+ * Huge pages leave what is free in smaller pieces, and how much that is nobody knows: it is taken by small pages that are
+ * locked, so that nothing but the cold memory can make room.
+ */
+static void plug(void)
+{
+	char *memory = mmap(NULL, PLUG_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t at = 0, page;
+
+	if (memory == MAP_FAILED) {
+		perror("content: mmap plug");
+		exit(2);
+	}
+	madvise(memory, PLUG_MAX, MADV_NOHUGEPAGE);
+	do {
+		if (at == PLUG_MAX) {
+			fprintf(stderr, "content: node 0 does not fill\n");
+			exit(2);
+		}
+		for (page = 0; page < PLUG_STEP; page++)
+			memory[at + page * PAGE] = 1;
+		at += PLUG_STEP * PAGE;
+	} while (count_moved((uint64_t *)(memory + at - PLUG_STEP * PAGE), PLUG_STEP, 0) < PLUG_STEP);
+	munmap(memory + at, PLUG_MAX - at);
+	if (mlock(memory, at)) {
+		perror("content: mlock plug");
+		exit(2);
+	}
+}
+
 static void fill_cold(struct filler *filler, uint64_t mb, int huge)
 {
 	uint64_t page;
@@ -256,6 +289,8 @@ static void fill_cold(struct filler *filler, uint64_t mb, int huge)
 	policy(MPOL_PREFERRED, 0);
 	for (page = 0; page < filler->pages; page++)
 		filler->memory[page * WORDS + page % WORDS] = word_of(page, 0, 1);
+	if (huge)
+		plug();
 	policy(MPOL_DEFAULT, 0);
 }
 

@@ -188,7 +188,7 @@ knob split_huge 0
 splits=$(vmstat thp_split_page)
 before=$(stat room_holds)
 knob enabled 0
-content_until "above room_holds $((before + 60))" node="$node" mb=32 cold="$(full)" coldhuge enable sleep
+content_until "above room_holds $((before + 60))" node="$node" mb=16 cold="$(full)" coldhuge enable sleep
 [ "$(vmstat thp_split_page)" = "$splits" ] && [ "$(field "$line" gone)" -lt 1000 ] && ok "with split_huge 0 they stay" ||
 	not_ok "with split_huge 0 they stay" "$line thp_split_page $splits -> $(vmstat thp_split_page)"
 knob split_huge 1
@@ -201,8 +201,7 @@ knob dry_run 0
 splits=$(vmstat thp_split_page)
 before=$(stat split_down)
 demoted=$(stat demoted)
-# More than may lie free in pieces of less than 2 MiB.
-line=$($content mb=32 cold="$(full)" coldhuge seconds=100000 stop=8000 want=8000 sleep)
+line=$($content mb=16 cold="$(full)" coldhuge seconds=100000 stop=3900 want=3900 sleep)
 status=$?
 split=$(($(stat split_down) - before))
 echo "# $line split_down=$split demoted=$(($(stat demoted) - demoted)) split_ns=$(($(stat split_ns) / (split ? split : 1))) each"
@@ -214,7 +213,7 @@ echo "# $line split_down=$split demoted=$(($(stat demoted) - demoted)) split_ns=
 before=$(stat room_holds)
 splits=$(stat split_down)
 knob enabled 0
-content_until "above room_holds $((before + 100))" node="$node" mb=32 cold="$(full)" coldhuge enable sleep filler=use
+content_until "above room_holds $((before + 100))" node="$node" mb=16 cold="$(full)" coldhuge enable sleep filler=use
 status=$?
 [ $status -eq 0 ] && [ "$(field "$line" gone)" -lt 1500 ] && [ $(($(stat split_down) - splits)) -lt 24 ] &&
 	ok "of huge memory in use some is split, and no more where that brings nothing" ||
