@@ -18,7 +18,7 @@ node=$(slow_node)
 content="$NEOTIER_BIN/kmod_content node=$node huge"
 echo 0 > /proc/sys/kernel/numa_balancing
 # What khugepaged makes of split ones is no result of ours.
-echo 0 > /sys/kernel/mm/transparent_hugepage/khugepaged/defrag
+echo 3600000 > /sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs
 # kmod_device reports 20 requests: 205 pages are worth the move of a folio.
 echo 20 > $sys/device0/threshold
 
