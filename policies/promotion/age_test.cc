@@ -500,6 +500,15 @@ TEST(AgeSplit, WhereLooksFindTooFewThreeInARowAreEnough) {
   }
 }
 
+TEST(AgeSplit, LooksThatLeaveAFewLackingAreEnough) {
+  Splits s(2);
+  u64 now = kMs;
+  for (u32 i = 0; i < 2 * NEOTIER_AGE_SPLIT_LOOKS; ++i, now += 2000 * kMs) {
+    s.look(now, 120, 200);
+    EXPECT_FALSE(s.split(now + 200 * kMs, true)) << i << ": 40 of 240";
+  }
+}
+
 TEST(AgeSplit, NoMoreThanAreLackingAndPaidFor) {
   Splits few(2), many(2);
   few.look(kMs, 400);
