@@ -17,6 +17,12 @@ struct EngineBenchOptions {
   std::function<bool()> stop = [] { return false; };
 };
 
+// Keys looked up, of wall time but for waiting for a processor.
+struct LookupFigures {
+  double per_s = 0;   // by one thread
+  double of_two = 0;  // by two threads together, of those
+};
+
 // Nanoseconds of processor time an operation, mean of `operations`, uniformly random keys: nothing is warm.
 struct EngineFigures {
   uint64_t objects = 0;
@@ -25,8 +31,9 @@ struct EngineFigures {
   double miss_ns = 0;
   double plan_ns = 0;                    // a victim chosen and its destination
   double move_ns = 0;                    // a whole move: asked for, room found, published, all but the bytes
-  double lookups_per_s = 0;              // whole look-ups of one key by one thread, of wall time
-  double lookups_of_two = 0;             // by two threads together, of those
+  LookupFigures lookups;                 // whole ones of one key
+  LookupFigures kv_lookups;              // of a KV store's prompt, in a session's request that has begun
+  LookupFigures kv_requests;             // the same, each beginning one: the policies are told of the one before
   double bytes_per_object = 0;           // index and policies, as laid out
   double resident_bytes_per_object = 0;  // what the process grew by while they came
   size_t record_bytes = 0;
