@@ -119,6 +119,7 @@ class Catalogue {
   void count_use(Handle handle, uint64_t now_ns);
 
   EventRing& events() { return events_; }
+  const EventRing& events() const { return events_; }
 
   // Of index and policies, per object, where there are as many as may be.
   double bytes_per_object() const;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 
 #include "util/random_number.h"
@@ -180,7 +181,7 @@ bool Engine::make_index_room() {
   return false;
 }
 
-Result<Handle> Engine::claim(Lock& lock, const Key& key, const PutOptions& options, uint32_t bytes) {
+Result<Handle> Engine::claim(Lock& lock, const Key& key, const PutOptions& options, uint32_t bytes, bool wait) {
   for (;;) {
     const Handle handle = catalogue_.index().find(key);
     if (handle == kNoHandle || (!catalogue_[handle].has_copy() && !mover_.busy(handle))) {
@@ -198,6 +199,7 @@ Result<Handle> Engine::claim(Lock& lock, const Key& key, const PutOptions& optio
     if (!options.replace) return Status(Code::kExists, "an object of this key is there already; ask for replacing it");
     if (catalogue_[handle].pins > 0) return Status(Code::kBusy, "the object is pinned; unpin it, or let the lease end");
     if (!mover_.busy(handle)) return handle;
+    if (!wait && mover_.held(handle)) return Status(Code::kBusy, "the object is being written");
     mover_.make_stale(handle);
     if (!mover_.busy(handle)) continue;
     // Its chunks that are at a tier come back first: one chunk's time.
@@ -469,6 +471,8 @@ size_t Engine::lookup_prefix(std::span<const Key> keys) const {
   return found;
 }
 
+bool Engine::has(const Key& key) const { return catalogue_.index().copies(key)[0] != kNoTier; }
+
 size_t Engine::find(std::span<const Key> keys) {
   TierId shared = kNoTier;
   for (TierId id = 0; id < catalogue_.tiers(); id++) {
@@ -479,13 +483,16 @@ size_t Engine::find(std::span<const Key> keys) {
   size_t taken = 0;
   try {
     std::vector<Key> unknown;
+    std::copy_if(keys.begin(), keys.end(), std::back_inserter(unknown), [this](const Key& key) { return !has(key); });
+    // Where all are here nobody is waited for.
+    if (unknown.empty()) return 0;
     {
       std::lock_guard lock(mutex_);
       if (!usable_[shared]) return 0;
-      for (const Key& key : keys) {
+      std::erase_if(unknown, [this](const Key& key) {
         const Handle handle = catalogue_.index().find(key);
-        if (handle == kNoHandle || (!catalogue_[handle].has_copy() && !mover_.busy(handle))) unknown.push_back(key);
-      }
+        return handle != kNoHandle && (catalogue_[handle].has_copy() || mover_.busy(handle));
+      });
     }
     if (unknown.empty()) return 0;
     found = catalogue_.tier(shared).find(unknown, config_.knobs.find_ms);
@@ -544,18 +551,18 @@ size_t Engine::read_sources(std::span<const Key> keys, std::vector<TierId>& from
   return found;
 }
 
-Status Engine::remove(const Key& key) {
-  return without_throwing([&] { return remove_now(key); });
+Status Engine::remove(const Key& key, bool wait) {
+  return without_throwing([&] { return remove_now(key, wait); });
 }
 
-Status Engine::remove_now(const Key& key) {
+Status Engine::remove_now(const Key& key, bool wait) {
   Lock lock(mutex_);
   if (const Handle there = catalogue_.index().find(key);
       there == kNoHandle || (!catalogue_[there].has_copy() && !mover_.busy(there)))
     return not_found();
   PutOptions replace;
   replace.replace = true;
-  const Result<Handle> claimed = claim(lock, key, replace, 1);
+  const Result<Handle> claimed = claim(lock, key, replace, 1, wait);
   if (!claimed) return claimed.status();
   const bool there = catalogue_[*claimed].has_copy();
   mover_.drop_all(*claimed, NEOTIER_REMOVED);

@@ -209,6 +209,8 @@ class Engine {
   // How many of the first keys are there, in tiers in service: the longest prefix that need not be computed. Waits for
   // nobody: each key is answered as of a moment of its own.
   size_t lookup_prefix(std::span<const Key> keys) const;
+  // Whether lookup() would find it. Waits for nobody.
+  bool has(const Key& key) const;
   // Asks shared tiers for those that are not known here, waiting for at most Knobs::find_ms; what other processes have
   // stored is known from then on. Returns how many came to be. 0 at once where no tier is shared. They may be thrown
   // away, and describe() says what they are.
@@ -216,8 +218,9 @@ class Engine {
   // The same as lookup_prefix(), and the tier that each would be read from, with the prices of all tiers.
   size_t read_sources(std::span<const Key> keys, std::vector<TierId>& from,
                       std::array<ReadPrice, kMaxTiers>& prices) const;
-  // kNotFound, kBusy (pinned).
-  Status remove(const Key& key);
+  // kNotFound, kBusy (pinned). wait: until a caller who writes the object has ended; else kBusy: for whom that caller
+  // might wait in turn.
+  Status remove(const Key& key, bool wait = true);
   // What a recovered object is; or new costs.
   Status describe(const Key& key, ObjectKind kind, uint64_t recompute_ns);
   // Counts as a use without reading.
@@ -254,6 +257,8 @@ class Engine {
   const std::string& tier_name(size_t tier) const { return catalogue_.info(static_cast<TierId>(tier)).name; }
   EngineStatus status() const;
   size_t events() const { return config_.events; }
+  // Events so far; where a reader's cursor is there, take_events() has nothing for it. Waits for nobody.
+  uint64_t events_so_far() const { return catalogue_.events().pushed(); }
   // Appends up to `max` events that the reader has not seen, oldest first. Returns how many came before them and are
   // lost. Readers do not take each other's.
   uint64_t take_events(EventCursor& reader, size_t max, std::vector<ObjectEvent>& out);
@@ -303,7 +308,7 @@ class Engine {
   // What the public calls do, which catch what these throw.
   Status read_now(const Key& key, uint64_t offset, std::span<std::byte> into);
   Result<ObjectInfo> look_up(const Key& key) const;
-  Status remove_now(const Key& key);
+  Status remove_now(const Key& key, bool wait);
   Status put_in_service(const std::string& tier, bool in_service);
   Result<PinResult> pin_now(SessionId session, const Key& key, uint64_t lease_ms, bool used);
   void after_use(Handle handle, uint64_t now_ns);
@@ -316,8 +321,8 @@ class Engine {
   Result<TierId> readable(const Record& record) const;
   // Waits for a ticket, stepping where there is no thread.
   Status await(const Ticket& ticket);
-  // The object's handle, new or not, with no job of it under way; the lock is held.
-  Result<Handle> claim(Lock& lock, const Key& key, const PutOptions& options, uint32_t bytes);
+  // The object's handle, new or not, with no job of it under way; the lock is held. wait: as in remove().
+  Result<Handle> claim(Lock& lock, const Key& key, const PutOptions& options, uint32_t bytes, bool wait = true);
 
   EngineConfig config_;
   SteadyClock steady_;

@@ -177,6 +177,21 @@ TEST(Engine, PlacesAreFilledSideBySide) {
   for (uint64_t n = 28; n < 32; n++) EXPECT_FALSE(rig.engine->lookup(make_key(n)));
 }
 
+// Who removes an object need not wait for who writes it, and takes nothing from him.
+TEST(Engine, WhatIsBeingWrittenIsNotWaitedFor) {
+  EngineRig rig({{.name = "dram"}});
+  RequestInfo info;
+  info.bytes = 4096;
+  const RequestUse uses[] = {{make_key(1), 1000, true}};
+  Result<Arrival> arrival = rig.engine->request(info, uses);
+  ASSERT_TRUE(arrival);
+  EXPECT_EQ(rig.engine->remove(make_key(1), /*wait=*/false).code(), Code::kBusy);
+  const std::vector<std::byte> bytes = pattern(1, 4096);
+  EXPECT_TRUE(arrival->fill(0, [&](std::byte* room) { std::memcpy(room, bytes.data(), bytes.size()); }));
+  EXPECT_TRUE(rig.holds(1, 4096));
+  EXPECT_TRUE(rig.engine->remove(make_key(1), /*wait=*/false));
+}
+
 // A queue that always has something in it keeps no more than what is in it, nor does one that was asked in vain.
 TEST(Engine, AQueueThatIsNeverEmptyDoesNotGrow) {
   const auto queue = std::make_shared<CompletionQueue>();

@@ -79,6 +79,10 @@ class Mover {
   // hold(): false where there is no memory for it.
   bool hold(Handle handle);
   void let_go(Handle handle);
+  bool held(Handle handle) const {
+    const auto found = moving_.find(handle);
+    return found != moving_.end() && !found->second;
+  }
   // Room for it without waiting, evicting only what costs no transfer; kNoExtent where that is not possible.
   Extent reserve(Handle handle, const Version& version, TierId to);
   // The same for use `index` of the event that is being told, `handle`'s: the tier's policy takes it in at once, and
