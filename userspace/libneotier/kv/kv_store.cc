@@ -25,6 +25,9 @@ constexpr uint64_t kLongestWaitMs = UINT64_MAX / 2000000;
 // What a copy of takes some microseconds, as a job of the mover does.
 constexpr uint64_t kInlineBytes = 16 << 10;
 
+// Blocks at the end of an order that are read at once, where one was not enough.
+constexpr size_t kTail = 8;
+
 // Between two reads of a tier that is passed over.
 constexpr uint64_t kTrialMs = 1000;
 
@@ -68,91 +71,144 @@ KvStore::KvStore(engine::Engine& engine, const StoreOptions& options)
     tier_names_.push_back(tier.info.name);
     durable_ |= tier.info.durable || tier.info.shared;
   }
-  counters_.bypassed_of_tier.resize(tier_names_.size());
+  bypassed_of_tier_.resize(tier_names_.size());
   tried_ms_.resize(tier_names_.size());
   if (options_.recompute_ns > 0 || options_.recompute_per_position_ns > 0)
-    compute_ = compute_guess(static_cast<double>(options_.recompute_ns),
-                             static_cast<double>(options_.recompute_per_position_ns));
+    models_.compute = compute_guess(static_cast<double>(options_.recompute_ns),
+                                    static_cast<double>(options_.recompute_per_position_ns));
   if (const Status status = engine_.expect(block_bytes()); !status) throw std::runtime_error(status.what());
 }
 
 TenantId KvStore::tenant(const std::string& name, uint64_t quota_bytes) {
-  std::lock_guard lock(mutex_);
-  for (TenantId id = 0; id < tenants_.size(); id++) {
-    if (tenants_[id].name != name) continue;
-    tenants_[id].quota_bytes = quota_bytes;
-    return id;
+  std::lock_guard lock(tenants_mutex_);
+  for (Tenant& tenant : tenants_) {
+    if (tenant.name != name) continue;
+    tenant.quota_bytes = quota_bytes;
+    return tenant.id;
   }
-  tenants_.push_back({.name = name, .quota_bytes = quota_bytes, .used_bytes = 0, .held = {}, .idle = {}});
-  return static_cast<TenantId>(tenants_.size() - 1);
+  return tenants_.emplace_back(name, static_cast<TenantId>(tenants_.size()), quota_bytes).id;
 }
 
 std::vector<TenantStatus> KvStore::tenants() const {
-  std::lock_guard lock(mutex_);
   std::vector<TenantStatus> all;
-  for (const Tenant& tenant : tenants_)
-    all.push_back({tenant.name, tenant.quota_bytes, tenant.used_bytes, tenant.held.size() + tenant.idle.size()});
+  {
+    std::lock_guard lock(tenants_mutex_);
+    for (const Tenant& tenant : tenants_) all.push_back({tenant.name, tenant.quota_bytes, tenant.used_bytes, 0});
+  }
+  for (const Shard& shard : shards_) {
+    std::lock_guard lock(shard.mutex);
+    for (size_t i = 0; i < std::min(all.size(), shard.orders.size()); i++)
+      all[i].blocks += shard.orders[i].held.size() + shard.orders[i].idle.size();
+  }
   return all;
 }
 
 Result<SessionId> KvStore::open_session(TenantId tenant, uint64_t ttl_ms, bool remove_expired) {
-  std::lock_guard lock(mutex_);
-  if (tenant >= tenants_.size()) return Status(Code::kInvalid, "no such tenant; make it with tenant()");
+  Tenant* owner = nullptr;
+  {
+    std::lock_guard lock(tenants_mutex_);
+    if (tenant >= tenants_.size()) return Status(Code::kInvalid, "no such tenant; make it with tenant()");
+    owner = &tenants_[tenant];
+  }
   const SessionId id = next_session_++;
-  Session session{.tenant = tenant,
-                  .ttl_ms = ttl_ms,
-                  .used_ms = now_ms(),
-                  .remove_expired = remove_expired,
-                  .held = {},
-                  .request = {},
-                  .deadline = {}};
-  if (ttl_ms > 0) session.deadline = deadlines_.emplace(deadline_of(session), id).first;
-  sessions_.emplace(id, std::move(session));
+  const auto session = std::make_shared<Session>(id, *owner, ttl_ms, remove_expired, now_ms());
+  if (ttl_ms > 0) {
+    session->deadline_ms = deadline_of(*session);
+    std::lock_guard lock(deadlines_mutex_);
+    deadlines_.emplace(session->deadline_ms, id);
+    note_earliest();
+  }
+  SessionShard& shard = shard_of(id);
+  std::lock_guard lock(shard.mutex);
+  shard.sessions.emplace(id, session);
   return id;
 }
 
 Status KvStore::close_session(SessionId session) {
-  std::lock_guard lock(mutex_);
-  Session* found = find(session);
-  if (!found) return no_session();
-  (void)tell(*found);
-  release(*found, false);
-  if (found->ttl_ms > 0) deadlines_.erase(found->deadline);
-  sessions_.erase(session);
+  const Asking asking = find(session);
+  if (!asking) return no_session();
+  (void)tell(*asking);
+  release(*asking, asking->held.size(), false);
+  if (asking->ttl_ms > 0) {
+    std::lock_guard lock(deadlines_mutex_);
+    deadlines_.erase({asking->deadline_ms, session});
+    note_earliest();
+  }
+  close(*asking);
   return {};
 }
 
-KvStore::Session* KvStore::find(SessionId session) {
-  const auto found = sessions_.find(session);
-  return found == sessions_.end() ? nullptr : &found->second;
+std::shared_ptr<KvStore::Session> KvStore::registered(SessionId session) {
+  SessionShard& shard = shard_of(session);
+  std::lock_guard lock(shard.mutex);
+  const auto found = shard.sessions.find(session);
+  return found == shard.sessions.end() ? nullptr : found->second;
+}
+
+KvStore::Asking KvStore::find(SessionId session) {
+  Asking asking{registered(session), {}};
+  if (!asking) return asking;
+  asking.lock = std::unique_lock(asking->mutex);
+  // Meanwhile it may have ended.
+  if (asking->closed) return {};
+  return asking;
+}
+
+void KvStore::close(Session& session) {
+  session.closed = true;
+  SessionShard& shard = shard_of(session.id);
+  std::lock_guard lock(shard.mutex);
+  shard.sessions.erase(session.id);
 }
 
 // The engine discards and recovers objects by itself; its events say what.
-void KvStore::follow_engine() {
+void KvStore::follow_engine(bool wait) {
+  if (engine_.events_so_far() == followed_.load(std::memory_order_acquire)) return;
+  std::unique_lock lock(follow_mutex_, std::defer_lock);
+  if (wait) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return;
+  }
+  follow();
+}
+
+void KvStore::follow() {
   taken_.clear();
   const uint64_t lost = engine_.take_events(engine_events_, SIZE_MAX, taken_);
+  // It may have been stored again since.
+  const auto forget_gone = [&](Shard& shard, const Key& key) {
+    if (!engine_.has(key)) forget(shard, key);
+  };
   for (const engine::ObjectEvent& event : taken_) {
     if (event.kind != engine::EventKind::kForgotten) continue;
-    // It may have been stored again since.
-    if (!engine_.lookup(event.key)) forget(event.key);
+    Shard& shard = shard_of(event.key);
+    std::lock_guard lock(shard.mutex);
+    forget_gone(shard, event.key);
   }
   for (const engine::ObjectEvent& event : taken_) events_.push(event.key, event.kind, event.tier);
   lost_events_ += lost + (options_.events == 0 ? taken_.size() : 0);
-  if (lost == 0) return;
-  std::vector<Key> gone;
-  for (const auto& [key, entry] : entries_) {
-    if (!engine_.lookup(key)) gone.push_back(key);
+  if (lost > 0) {
+    for (Shard& shard : shards_) {
+      std::lock_guard lock(shard.mutex);
+      for (auto at = shard.entries.begin(); at != shard.entries.end();) forget_gone(shard, Key((at++)->first));
+    }
   }
-  for (const Key& key : gone) forget(key);
+  followed_.store(engine_events_.next, std::memory_order_release);
 }
 
-void KvStore::forget(const Key& key) {
-  const auto found = entries_.find(key);
-  if (found == entries_.end()) return;
-  Tenant& tenant = tenants_[found->second.tenant];
-  tenant.used_bytes -= block_bytes();
-  order_of(found->second).erase(found->second.order);
-  entries_.erase(found);
+KvStore::Shard& KvStore::shard_of(const Key& key) {
+  static_assert(kShards == 16);
+  // Not by the bits that choose a bucket in the shard.
+  return shards_[KeyHash()(key) * 0x9e3779b97f4a7c15u >> 60];
+}
+
+void KvStore::forget(Shard& shard, const Key& key) {
+  const auto found = shard.entries.find(key);
+  if (found == shard.entries.end()) return;
+  found->second.tenant->used_bytes -= block_bytes();
+  order_of(shard, found->second).erase(found->second.order);
+  shard.entries.erase(found);
 }
 
 uint64_t KvStore::cost_at(uint64_t position) const {
@@ -163,22 +219,27 @@ uint64_t KvStore::cost_at(uint64_t position) const {
   return cost;
 }
 
-uint64_t KvStore::seen_cost_at(uint64_t position) const {
-  if (!compute_ || compute_->seen() == 0) return cost_at(position);
-  return static_cast<uint64_t>(std::llround(compute_->predict_ns(1, static_cast<double>(position))));
+uint64_t KvStore::seen_cost_at(const Models& models, uint64_t position) const {
+  if (!models.compute || models.compute->seen() == 0) return cost_at(position);
+  return static_cast<uint64_t>(std::llround(models.compute->predict_ns(1, static_cast<double>(position))));
 }
 
 LoadPlan KvStore::make_plan(const Session& session, std::span<const Key> keys, uint32_t first_position,
                             const PlanOptions& options, std::vector<engine::TierId>& from) const {
   std::array<engine::ReadPrice, engine::kMaxTiers> prices;
   const size_t found = engine_.read_sources(keys, from, prices);
+  const Models models = [&] {
+    std::lock_guard lock(models_mutex_);
+    return models_;
+  }();
   std::array<PlanTier, engine::kMaxTiers> tiers;
   const bool small = layout_.largest_piece() <= kInlineBytes;
   for (size_t i = 0; i < tiers.size(); i++) {
-    tiers[i] = small && prices[i].mapped ? PlanTier{0, inline_.predict_ns(static_cast<double>(layout_.nr_pieces()),
-                                                                          static_cast<double>(block_bytes()))}
-                                         : PlanTier{static_cast<double>(prices[i].wait_ns),
-                                                    prices[i].ns_per_byte * static_cast<double>(block_bytes())};
+    tiers[i] = small && prices[i].mapped
+                   ? PlanTier{0, models.inlined.predict_ns(static_cast<double>(layout_.nr_pieces()),
+                                                           static_cast<double>(block_bytes()))}
+                   : PlanTier{static_cast<double>(prices[i].wait_ns),
+                              prices[i].ns_per_byte * static_cast<double>(block_bytes())};
   }
   const Request& request = session.request;
   const bool told = !request.cost_ns.empty() && request.holds(keys, first_position);
@@ -186,7 +247,7 @@ LoadPlan KvStore::make_plan(const Session& session, std::span<const Key> keys, u
   uint64_t sum = options.after_ns;
   for (size_t i = keys.size(); i-- > 0;) {
     const uint64_t cost = told ? request.cost_ns[first_position - request.first_position + i]
-                               : seen_cost_at(uint64_t{first_position} + i);
+                               : seen_cost_at(models, uint64_t{first_position} + i);
     if (i < found && cost == 0) sum = UINT64_MAX;
     if (sum != UINT64_MAX && __builtin_add_overflow(sum, cost, &sum)) sum = UINT64_MAX - 1;
     if (i <= found) rest[i] = sum;
@@ -197,8 +258,7 @@ LoadPlan KvStore::make_plan(const Session& session, std::span<const Key> keys, u
 
 Result<LoadPlan> KvStore::plan(SessionId session, std::span<const Key> keys, const PlanOptions& options,
                                uint32_t first_position) {
-  std::lock_guard lock(mutex_);
-  const Session* asking = find(session);
+  const Asking asking = find(session);
   if (!asking) return no_session();
   std::vector<engine::TierId> from;
   return make_plan(*asking, keys, first_position, options, from);
@@ -207,93 +267,131 @@ Result<LoadPlan> KvStore::plan(SessionId session, std::span<const Key> keys, con
 Status KvStore::computed(uint32_t first_position, uint32_t blocks, uint64_t ns) {
   if (blocks == 0 || ns == 0) return Status(Code::kInvalid, "computed: no blocks, or no time");
   const double n = blocks, positions = n * first_position + n * (n - 1) / 2, time = static_cast<double>(ns);
-  std::lock_guard lock(mutex_);
-  if (!compute_) compute_ = compute_guess(time / n, 0);
-  compute_->observe(n, positions, time);
+  std::lock_guard lock(models_mutex_);
+  if (!models_.compute) models_.compute = compute_guess(time / n, 0);
+  models_.compute->observe(n, positions, time);
   return {};
 }
 
-// A block that is in the engine: stored just now, or by a former process.
-KvStore::Entry& KvStore::adopt(const Key& key, TenantId tenant, uint64_t position) {
-  if (const auto found = entries_.find(key); found != entries_.end()) return found->second;
-  Tenant& owner = tenants_[tenant];
-  std::list<Key> order(1, key);
-  Entry& entry = entries_[key];
-  owner.idle.splice(owner.idle.begin(), order);
-  owner.used_bytes += block_bytes();
-  entry.id = next_entry_++;
-  entry.tenant = tenant;
-  entry.order = owner.idle.begin();
-  // A medium of an older version, and whoever stored without a cost, kept none: what has none never makes room.
+KvStore::Entry* KvStore::adopt(Shard& shard, const Key& key, Tenant& tenant, bool coming, bool& fresh) {
+  if (const auto found = shard.entries.find(key); found != shard.entries.end()) return &found->second;
+  if (!coming && !engine_.has(key)) return nullptr;
+  if (shard.orders.size() <= tenant.id) shard.orders.resize(tenant.id + 1);
+  std::list<Place> order(1, {key, 0});
+  Entry& entry = shard.entries[key];
+  entry.id = next_entry_.fetch_add(1, std::memory_order_relaxed);
+  entry.tenant = &tenant;
+  entry.order = order.begin();
+  to_front(shard.orders[tenant.id].idle, order, entry.order, draw_ranks(1));
+  tenant.used_bytes += block_bytes();
+  fresh = true;
+  return &entry;
+}
+
+void KvStore::enter(const Key& key, Tenant& tenant, uint64_t position, bool write_out) {
+  bool fresh = false;
+  {
+    Shard& shard = shard_of(key);
+    std::lock_guard lock(shard.mutex);
+    Entry* const entry = adopt(shard, key, tenant, false, fresh);
+    write_out = write_out && entry && due_out(*entry);
+    if (write_out) entry->written = true;
+  }
+  if (fresh) describe_recovered(key, position);
+  if (write_out) (void)engine_.write_back({&key, 1});
+}
+
+// A medium of an older version, and whoever stored without a cost, kept none: what has none never makes room.
+void KvStore::describe_recovered(const Key& key, uint64_t position) {
   const Result<engine::ObjectInfo> info = engine_.lookup(key);
   const uint64_t cost = cost_at(position);
   if (info && info->recovered && info->recompute_ns == 0 && cost > 0)
     (void)engine_.describe(key, engine::ObjectKind::kKv, cost);
-  return entry;
 }
 
-std::list<Key>& KvStore::order_of(const Entry& entry) {
-  Tenant& tenant = tenants_[entry.tenant];
-  return entry.sessions > 0 ? tenant.held : tenant.idle;
+std::list<KvStore::Place>& KvStore::order_of(Shard& shard, const Entry& entry) {
+  Orders& orders = shard.orders[entry.tenant->id];
+  return entry.sessions > 0 ? orders.held : orders.idle;
 }
 
-void KvStore::use(Entry& entry) {
+// Who drew a higher rank may have come first: it is not overtaken.
+void KvStore::to_front(std::list<Place>& to, std::list<Place>& from, std::list<Place>::iterator at, int64_t rank) {
+  at->rank = to.empty() ? rank : std::max(rank, to.front().rank);
+  to.splice(to.begin(), from, at);
+}
+
+void KvStore::use(Shard& shard, Entry& entry, int64_t rank) {
   entry.uses++;
-  std::list<Key>& order = order_of(entry);
-  order.splice(order.begin(), order, entry.order);
+  std::list<Place>& order = order_of(shard, entry);
+  to_front(order, order, entry.order, rank);
 }
 
-void KvStore::hold(Entry& entry) {
-  std::list<Key>& from = order_of(entry);
-  entry.sessions++;
-  std::list<Key>& to = order_of(entry);
-  if (&from != &to) to.splice(to.begin(), from, entry.order);
+void KvStore::change_holders(Shard& shard, Entry& entry, bool one_more, int64_t rank) {
+  std::list<Place>& from = order_of(shard, entry);
+  entry.sessions += one_more ? 1 : -1;
+  std::list<Place>& to = order_of(shard, entry);
+  if (&from != &to) to_front(to, from, entry.order, rank);
 }
 
-void KvStore::let_go(Entry& entry) {
-  std::list<Key>& from = order_of(entry);
-  entry.sessions--;
-  std::list<Key>& to = order_of(entry);
-  if (&from != &to) to.splice(to.begin(), from, entry.order);
+KvStore::Entry* KvStore::held(Shard& shard, const Held& held) {
+  const auto found = shard.entries.find(held.key);
+  return found == shard.entries.end() || found->second.id != held.entry ? nullptr : &found->second;
 }
 
-KvStore::Entry* KvStore::held(const Held& held) {
-  const auto found = entries_.find(held.key);
-  return found == entries_.end() || found->second.id != held.entry ? nullptr : &found->second;
-}
-
-void KvStore::hold_all(Session& session, std::span<const Key> keys) {
-  std::vector<Held> held;
-  held.reserve(keys.size());
+void KvStore::hold_all(Session& session, std::span<const Key> keys, bool enter) {
+  // Behind what it holds so far, which is let go of last: whatever ends this early, it holds what it says.
+  const size_t former = session.held.size();
+  session.held.reserve(former + keys.size());
+  const int64_t rank = draw_ranks(keys.size());
   // The first block of a prefix becomes the most recently used: without it the others are of no use.
   for (size_t i = keys.size(); i-- > 0;) {
-    const auto found = entries_.find(keys[i]);
-    if (found == entries_.end()) continue;
-    hold(found->second);
-    use(found->second);
-    held.push_back({keys[i], found->second.id});
+    bool fresh = false;
+    {
+      Shard& shard = shard_of(keys[i]);
+      std::lock_guard lock(shard.mutex);
+      Entry* entry = nullptr;
+      if (enter) {
+        entry = adopt(shard, keys[i], session.tenant, false, fresh);
+      } else if (const auto found = shard.entries.find(keys[i]); found != shard.entries.end()) {
+        entry = &found->second;
+      }
+      if (!entry) continue;
+      const auto mine = rank + static_cast<int64_t>(keys.size() - 1 - i);
+      change_holders(shard, *entry, true, mine);
+      use(shard, *entry, mine);
+      session.held.push_back({keys[i], entry->id});
+    }
+    if (fresh) describe_recovered(keys[i], i);
   }
-  release(session, false);
-  session.held = std::move(held);
+  release(session, former, false);
   session.used_ms = now_ms();
 }
 
-void KvStore::release(Session& session, bool expired) {
-  for (const Held& one : session.held) {
-    Entry* const entry = held(one);
-    if (!entry) continue;
-    let_go(*entry);
-    if (!expired || entry->sessions > 0) continue;
-    if (session.remove_expired) {
-      if (!engine_.remove(one.key)) continue;
-      counters_.expired_blocks++;
-      forget(one.key);
-    } else {
-      std::list<Key>& order = order_of(*entry);
-      order.splice(order.end(), order, entry->order);
+void KvStore::release(Session& session, size_t nr, bool expired) {
+  const int64_t rank = draw_ranks(nr);
+  for (size_t i = 0; i < nr; i++) {
+    const Held& one = session.held[i];
+    Shard& shard = shard_of(one.key);
+    {
+      std::lock_guard lock(shard.mutex);
+      Entry* const entry = held(shard, one);
+      if (!entry) continue;
+      change_holders(shard, *entry, false, rank + static_cast<int64_t>(i));
+      if (!expired || entry->sessions > 0) continue;
+      if (!session.remove_expired) {
+        std::list<Place>& order = order_of(shard, *entry);
+        entry->order->rank = std::min(oldest_.fetch_sub(1, std::memory_order_relaxed) - 1, order.back().rank);
+        order.splice(order.end(), order, entry->order);
+        continue;
+      }
     }
+    if (!engine_.remove(one.key, /*wait=*/false)) continue;
+    counters_.expired_blocks++;
+    std::lock_guard lock(shard.mutex);
+    const Entry* const entry = held(shard, one);
+    if (entry && entry->sessions == 0 && !engine_.has(one.key)) forget(shard, one.key);
   }
-  session.held.clear();
+  session.held.erase(session.held.begin(), session.held.begin() + static_cast<std::ptrdiff_t>(nr));
 }
 
 uint64_t KvStore::deadline_of(const Session& session) {
@@ -303,27 +401,49 @@ uint64_t KvStore::deadline_of(const Session& session) {
 // A session that is used keeps its place among the deadlines: only when that comes is it looked at, and put behind.
 void KvStore::expire() {
   const uint64_t now = now_ms();
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    expiry_visits_++;
-    Deadlines::node_type place = deadlines_.extract(deadlines_.begin());
-    const auto at = sessions_.find(place.value().second);
-    if (at == sessions_.end()) continue;  // it could not be opened
-    Session& session = at->second;
-    if (const uint64_t later = deadline_of(session); later > now) {
-      place.value().first = later;
-      session.deadline = deadlines_.insert(std::move(place)).position;
+  if (now < earliest_ms_.load(std::memory_order_acquire)) return;
+  for (;;) {
+    Deadlines::node_type place;
+    {
+      std::lock_guard lock(deadlines_mutex_);
+      if (deadlines_.empty() || deadlines_.begin()->first > now) return;
+      expiry_visits_++;
+      place = deadlines_.extract(deadlines_.begin());
+      note_earliest();
+    }
+    const std::shared_ptr<Session> session = registered(place.value().second);
+    if (!session) continue;  // it could not be opened, or was closed meanwhile
+    const std::unique_lock lock(session->mutex, std::try_to_lock);
+    if (!lock) {
+      // It is in use, so its time is not over.
+      put_back(std::move(place), *session, now + 1);
       continue;
     }
-    (void)tell(session);
-    release(session, true);
+    if (session->closed) continue;
+    if (const uint64_t later = deadline_of(*session); later > now) {
+      put_back(std::move(place), *session, later);
+      continue;
+    }
+    (void)tell(*session);
+    release(*session, session->held.size(), true);
     counters_.expired_sessions++;
-    sessions_.erase(at);
+    close(*session);
   }
 }
 
+void KvStore::put_back(Deadlines::node_type place, Session& session, uint64_t deadline_ms) {
+  std::lock_guard lock(deadlines_mutex_);
+  place.value().first = session.deadline_ms = deadline_ms;
+  deadlines_.insert(std::move(place));
+  note_earliest();
+}
+
+void KvStore::note_earliest() {
+  earliest_ms_.store(deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first, std::memory_order_release);
+}
+
 void KvStore::tick() {
-  std::lock_guard lock(mutex_);
-  follow_engine();
+  follow_engine(true);
   expire();
 }
 
@@ -374,30 +494,28 @@ Result<engine::Arrival> KvStore::tell(Session& session, uint32_t position, const
 Result<size_t> KvStore::lookup(SessionId session, std::span<const Key> keys, const RequestTraits& traits) {
   if (!traits.cost_ns.empty() && traits.cost_ns.size() != keys.size())
     return Status(Code::kInvalid, fmt::format("{} costs for {} blocks", traits.cost_ns.size(), keys.size()));
-  // Without the store's lock: others are asked over a network.
+  // Without the session's lock: others are asked over a network.
   engine_.find(keys);
-  std::lock_guard lock(mutex_);
-  follow_engine();
+  follow_engine(false);
   expire();
-  Session* asking = find(session);
+  const Asking asking = find(session);
   if (!asking) return no_session();
   const Request& open = asking->request;
   if (open.told || open.first_position != 0 || open.keys.size() != keys.size() || !open.holds(keys, 0))
     begin(*asking, keys, 0, traits);
   const size_t found = engine_.lookup_prefix(keys);
-  for (size_t i = 0; i < found; i++) write_out(keys[i], adopt(keys[i], asking->tenant, i));
-  hold_all(*asking, keys.first(found));
+  if (durable_ && options_.write != WritePolicy::kWriteBack)
+    for (size_t i = 0; i < found; i++) enter(keys[i], asking->tenant, i, true);
+  hold_all(*asking, keys.first(found), true);
   counters_.lookups++;
   counters_.lookup_blocks += keys.size();
   counters_.lookup_hits += found;
   return found;
 }
 
-void KvStore::write_out(const Key& key, Entry& entry) {
-  if (!durable_ || entry.written || options_.write == WritePolicy::kWriteBack) return;
-  if (options_.write == WritePolicy::kSelective && entry.uses + 1 < options_.write_after) return;
-  entry.written = true;
-  (void)engine_.write_back({&key, 1});
+bool KvStore::due_out(const Entry& entry) const {
+  if (!durable_ || entry.written || options_.write == WritePolicy::kWriteBack) return false;
+  return options_.write != WritePolicy::kSelective || entry.uses + 1 >= options_.write_after;
 }
 
 void KvStore::passed_over(const Key& key, engine::TierId tier) {
@@ -425,10 +543,9 @@ Result<std::unique_ptr<Pins>> KvStore::pin(SessionId session, std::span<const Ke
   std::unique_ptr<Pins> pins(new Pins(*this, layout_.layers()));
   std::vector<engine::PinResult>& places = pins->places_;
   {
-    std::lock_guard lock(mutex_);
-    follow_engine();
+    follow_engine(false);
     expire();
-    Session* asking = find(session);
+    const Asking asking = find(session);
     if (!asking) return no_session();
     const Request& open = asking->request;
     if (open.told || !open.holds(keys, first_position)) begin(*asking, keys, first_position, {});
@@ -439,7 +556,8 @@ Result<std::unique_ptr<Pins>> KvStore::pin(SessionId session, std::span<const Ke
       most = pins->plan_.load;
       (most == from.size() ? counters_.decided_all : most > 0 ? counters_.decided_part : counters_.decided_none)++;
       counters_.bypassed_blocks += from.size() - most;
-      for (size_t i = most; i < from.size(); i++) counters_.bypassed_of_tier[from[i]]++;
+      std::lock_guard lock(models_mutex_);
+      for (size_t i = most; i < from.size(); i++) bypassed_of_tier_[from[i]]++;
       for (size_t i = 0; i < most; i++) tried_ms_[from[i]] = 0;
       if (most < from.size()) passed_over(keys[most], from[most]);
     }
@@ -449,11 +567,11 @@ Result<std::unique_ptr<Pins>> KvStore::pin(SessionId session, std::span<const Ke
       const auto pin = engine_.pin(pins->session_, keys[block], lease_ms, false);
       if (!pin) break;
       places.push_back(*pin);
-      write_out(keys[block], adopt(keys[block], asking->tenant, first_position + block));
+      enter(keys[block], asking->tenant, first_position + block, true);
     }
     // With all of it there, nothing will be stored.
     if (places.size() == open.keys.size()) (void)tell(*asking);
-    hold_all(*asking, keys.first(places.size()));
+    hold_all(*asking, keys.first(places.size()), false);
     counters_.loads++;
   }
   if (!decide) pins->plan_.found = pins->plan_.load = places.size();
@@ -485,9 +603,10 @@ Result<std::unique_ptr<Load>> KvStore::load(SessionId session, std::span<const K
         },
         there);
     if (const auto copied = static_cast<double>(std::count(there.begin(), there.end(), true)); copied > 0) {
-      std::lock_guard lock(mutex_);
-      inline_.observe(copied * static_cast<double>(layout_.nr_pieces()), copied * static_cast<double>(block_bytes()),
-                      static_cast<double>(steady_.now_ns() - begin));
+      std::lock_guard lock(models_mutex_);
+      models_.inlined.observe(copied * static_cast<double>(layout_.nr_pieces()),
+                              copied * static_cast<double>(block_bytes()),
+                              static_cast<double>(steady_.now_ns() - begin));
     }
   }
   const auto others = static_cast<size_t>(std::count(there.begin(), there.end(), false));
@@ -528,32 +647,33 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
   std::vector<Offer> offers(keys.size());
   std::vector<bool> at_hand(keys.size());
   size_t tried = 0, done = 0, first = 0;
-  TenantId owner = kNoTenant;
   bool late = false;
   engine::Arrival arrival;
+  std::shared_ptr<Session> owner;
   // Whatever ends this early, nobody holds what was not stored.
   struct Undo {
     KvStore& store;
-    SessionId session;
+    const std::shared_ptr<Session>& session;
     std::span<const Key> keys;
     const std::vector<Offer>& offers;
     const size_t &done, &tried;
     ~Undo() {
-      std::lock_guard lock(store.mutex_);
+      if (done == tried) return;
+      std::lock_guard lock(session->mutex);
       for (size_t i = done; i < tried; i++)
-        if (offers[i].mine) store.give_up(session, {keys[i], offers[i].entry});
+        if (offers[i].mine) store.give_up(*session, {keys[i], offers[i].entry});
     }
-  } const undo{*this, session, keys, offers, done, tried};
+  } const undo{*this, owner, keys, offers, done, tried};
+  follow_engine(true);
+  expire();
   {
-    std::lock_guard lock(mutex_);
-    follow_engine();
-    expire();
-    Session* asking = find(session);
+    const Asking asking = find(session);
     if (!asking) {
       result.status = no_session();
       return result;
     }
-    owner = asking->tenant;
+    owner = asking.session;
+    Tenant& tenant = owner->tenant;
     if (!asking->request.holds(keys, first_position)) begin(*asking, keys, first_position, {});
     Request& request = asking->request;
     first = first_position - request.first_position;
@@ -567,7 +687,7 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
       // Also of what is there: what is stored of the request may throw it out before its turn.
       at_hand[tried] = true;
       if (engine_.lookup_prefix({&key, 1}) == 1) {
-        (void)adopt(key, owner, position);
+        enter(key, tenant, position, false);
         continue;
       }
       if (!pass_filter(key)) {
@@ -580,22 +700,25 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
         offer.passed = true;
         continue;
       }
-      if (!make_quota_room(tenants_[owner])) {
+      std::lock_guard room(tenant.room);
+      if (!make_quota_room(tenant)) {
         counters_.over_quota++;
         result.status =
-            Status(Code::kFull, fmt::format("tenant '{}' has {} of {} bytes, all of them in use", tenants_[owner].name,
-                                            tenants_[owner].used_bytes, tenants_[owner].quota_bytes));
+            Status(Code::kFull, fmt::format("tenant '{}' has {} of {} bytes, all of them in use", tenant.name,
+                                            tenant.used_bytes.load(), tenant.quota_bytes.load()));
         at_hand[tried] = false;
         break;
       }
-      // Against its own quota before its bytes are written, so that callers at the same time cannot exceed it together.
-      // And held, so that the blocks after it do not throw it out.
+      // Before its bytes are written. And held, so that the blocks after it do not throw it out.
       asking->held.emplace_back();
-      Entry& entry = adopt(key, owner, position);
+      Shard& shard = shard_of(key);
+      std::lock_guard lock(shard.mutex);
+      bool fresh = false;
+      Entry& entry = *adopt(shard, key, tenant, true, fresh);
       offer.mine = true;
       offer.entry = entry.id;
       asking->held.back() = {key, entry.id};
-      hold(entry);
+      change_holders(shard, entry, true, draw_ranks(1));
     }
     if (!late) {
       Result<engine::Arrival> told = tell(*asking, first_position, at_hand);
@@ -637,9 +760,11 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
       if (outcome == engine::UseOutcome::kRoom) status = arrival.fill(first + done, write);
       if (outcome == engine::UseOutcome::kFull) status = Status(Code::kFull, "no tier can make room for the block");
     }
-    std::lock_guard lock(mutex_);
     if (outcome == engine::UseOutcome::kPass) {
-      if (offer.mine) give_up(session, {key, offer.entry});
+      if (offer.mine) {
+        std::lock_guard lock(owner->mutex);
+        give_up(*owner, {key, offer.entry});
+      }
       counters_.passed++;
       result.passed++;
       continue;
@@ -650,18 +775,18 @@ StoreResult KvStore::store(SessionId session, std::span<const Key> keys, std::sp
       break;
     }
     // The engine may have been followed meanwhile, before the block was in it.
-    Entry& entry = adopt(key, owner, first_position + done);
-    if (outcome == engine::UseOutcome::kHit) {
+    const bool there = outcome == engine::UseOutcome::kHit;
+    enter(key, owner->tenant, first_position + done, !there && options_.write == WritePolicy::kWriteThrough);
+    if (there) {
       counters_.present++;
       result.present++;
       continue;
     }
     counters_.stored++;
     result.stored++;
-    if (options_.write == WritePolicy::kWriteThrough) write_out(key, entry);
   }
-  std::lock_guard lock(mutex_);
-  if (Session* asking = find(session)) hold_all(*asking, keys.first(done));
+  std::lock_guard lock(owner->mutex);
+  if (!owner->closed) hold_all(*owner, keys.first(done), false);
   return result;
 }
 
@@ -680,21 +805,22 @@ Status KvStore::keep_late(const Key& key, uint64_t cost_ns, const std::byte* blo
 }
 
 // A block that could not be stored is held by nobody, unless another session has brought it meanwhile.
-void KvStore::give_up(SessionId session, const Held& mine) {
-  Entry* const entry = held(mine);
-  if (Session* asking = find(session)) {
-    const auto at = std::find_if(asking->held.rbegin(), asking->held.rend(),
-                                 [&](const Held& one) { return one.entry == mine.entry; });
-    if (at != asking->held.rend()) {
-      asking->held.erase(std::next(at).base());
-      if (entry) let_go(*entry);
-    }
+void KvStore::give_up(Session& session, const Held& mine) {
+  Shard& shard = shard_of(mine.key);
+  std::lock_guard lock(shard.mutex);
+  Entry* const entry = held(shard, mine);
+  const auto at = std::find_if(session.held.rbegin(), session.held.rend(),
+                               [&](const Held& one) { return one.entry == mine.entry; });
+  if (at != session.held.rend()) {
+    session.held.erase(std::next(at).base());
+    if (entry) change_holders(shard, *entry, false, draw_ranks(1));
   }
-  if (entry && entry->sessions == 0 && engine_.lookup_prefix({&mine.key, 1}) == 0) forget(mine.key);
+  if (entry && entry->sessions == 0 && engine_.lookup_prefix({&mine.key, 1}) == 0) forget(shard, mine.key);
 }
 
 bool KvStore::pass_filter(const Key& key) {
   if (options_.store_after <= 1) return true;
+  std::lock_guard lock(filter_mutex_);
   const auto found = offer_of_.find(key);
   if (found == offer_of_.end()) {
     offers_.emplace_front(key, 1);
@@ -712,28 +838,72 @@ bool KvStore::pass_filter(const Key& key) {
   return true;
 }
 
-// Its own least recently used blocks make room; those of sessions that live go last, and pinned ones stay.
+// Its own least recently used blocks make room; those of sessions that live go last, and pinned ones stay. No shard's
+// lock is held while one is removed, which may take a while: what is held meanwhile is no longer idle, and stays in the
+// books until the engine's events say otherwise.
 bool KvStore::make_quota_room(Tenant& tenant) {
-  if (tenant.quota_bytes == 0) return true;
-  for (std::list<Key>* order : {&tenant.idle, &tenant.held}) {
-    for (auto at = order->end(); at != order->begin() && tenant.used_bytes + block_bytes() > tenant.quota_bytes;) {
-      --at;
-      const Key key = *at;
-      const Status removed = engine_.remove(key);
-      // Held, it is on its way into the engine.
-      const bool gone = removed.code() == Code::kNotFound && order == &tenant.idle;
-      if (!removed && !gone) continue;
-      ++at;
-      forget(key);
-      counters_.quota_evictions++;
+  const uint64_t quota = tenant.quota_bytes;
+  const auto full = [&] { return tenant.used_bytes + block_bytes() > quota; };
+  if (quota == 0 || !full()) return true;
+  // The end of one shard's order, as far as it was read.
+  struct Tail {
+    std::array<Place, kTail> places;
+    size_t at = 0, nr = 0;
+    size_t stay = 0;  // behind those: they were tried
+    bool read = false;
+  };
+  for (const bool held : {false, true}) {
+    std::array<Tail, kShards> tails;
+    const auto read = [&](size_t i) {
+      Tail& tail = tails[i];
+      const size_t most = std::exchange(tail.read, true) ? kTail : 1;
+      tail.at = tail.nr = 0;
+      std::lock_guard lock(shards_[i].mutex);
+      if (shards_[i].orders.size() <= tenant.id) return;
+      const Orders& orders = shards_[i].orders[tenant.id];
+      const std::list<Place>& order = held ? orders.held : orders.idle;
+      auto place = order.rbegin();
+      for (size_t k = 0; k < tail.stay && place != order.rend(); k++) ++place;
+      for (; tail.nr < most && place != order.rend(); ++place) tail.places[tail.nr++] = *place;
+    };
+    for (size_t i = 0; i < kShards; i++) read(i);
+    while (full()) {
+      size_t least = kShards;
+      for (size_t i = 0; i < kShards; i++) {
+        if (tails[i].at == tails[i].nr) continue;
+        if (least == kShards || tails[i].places[tails[i].at].rank < tails[least].places[tails[least].at].rank)
+          least = i;
+      }
+      if (least == kShards) break;
+      Tail& tail = tails[least];
+      if (remove_for_room(tail.places[tail.at++].key, held)) {
+        counters_.quota_evictions++;
+      } else {
+        tail.stay++;
+      }
+      if (tail.at == tail.nr) read(least);
     }
   }
-  return tenant.used_bytes + block_bytes() <= tenant.quota_bytes;
+  return !full();
+}
+
+bool KvStore::remove_for_room(const Key& key, bool was_held) {
+  const Status removed = engine_.remove(key, /*wait=*/false);
+  // Held, it is on its way into the engine.
+  const bool gone = removed.code() == Code::kNotFound && !was_held;
+  if (!removed && !gone) return false;
+  Shard& shard = shard_of(key);
+  std::lock_guard lock(shard.mutex);
+  const auto found = shard.entries.find(key);
+  if (found == shard.entries.end()) return true;  // the engine was followed meanwhile
+  if ((found->second.sessions > 0 && !was_held) || engine_.has(key)) return false;
+  forget(shard, key);
+  return true;
 }
 
 uint64_t KvStore::take_events(size_t max, std::vector<StoreEvent>& out) {
-  std::lock_guard lock(mutex_);
-  follow_engine();
+  std::lock_guard lock(follow_mutex_);
+  follow();
   std::vector<engine::ObjectEvent> taken;
   lost_events_ += events_.take(told_events_, max, taken);
   for (const engine::ObjectEvent& event : taken) {
@@ -746,13 +916,18 @@ uint64_t KvStore::take_events(size_t max, std::vector<StoreEvent>& out) {
 }
 
 uint64_t KvStore::expiry_visits() const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(deadlines_mutex_);
   return expiry_visits_;
 }
 
 StoreCounters KvStore::counters() const {
-  std::lock_guard lock(mutex_);
-  return counters_;
+  StoreCounters now;
+#define NEOTIER_COUNTER(name, help) now.name = counters_.name;
+  NEOTIER_KV_COUNTERS(NEOTIER_COUNTER)
+#undef NEOTIER_COUNTER
+  std::lock_guard lock(models_mutex_);
+  now.bypassed_of_tier = bypassed_of_tier_;
+  return now;
 }
 
 Pins::Pins(KvStore& store, uint32_t layers)
@@ -765,7 +940,6 @@ void Pins::arrived(uint32_t layer, size_t good) {
   if (arrived_[layer]) return;
   arrived_[layer] = true;
   if (--left_ > 0) return;
-  std::lock_guard lock(store_.mutex_);
   store_.counters_.loaded_blocks += good_;
   store_.counters_.failed_blocks += blocks() - good_;
 }

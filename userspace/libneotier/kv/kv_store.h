@@ -11,11 +11,18 @@
 // conversation's blocks are worth keeping (sessions with a time to live), loading layer by layer while the caller
 // computes, and events for routers. Not here: where blocks lie and when they move; that is the engine's.
 //
-// Thread safety: all calls from any thread, but a Load belongs to one. Locking order: the store's lock -> the engine's.
-// Under the store's lock no medium is waited for, but a block that is removed while it moves: one chunk's time.
+// Thread safety: all calls from any thread, but a Load belongs to one. No lock is met by all look-ups: each takes its
+// own session's for as long as it lasts, and a shard's for each block. Locking order: a session's -> a tenant's room ->
+// any one of the others (two of them are never held at once) -> the engine's. Following the engine comes first of all,
+// with no session's lock held. A shard's lock is never held while the engine's is waited for. Under a session's lock no
+// medium is waited for, but a block that is removed while it moves: one chunk's time. Nor is whoever stores a block:
+// he may be waiting for that session.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -243,13 +250,28 @@ class KvStore {
  private:
   friend class Load;
   friend class Pins;
+  struct Tenant {
+    Tenant(const std::string& its_name, TenantId number, uint64_t quota)
+        : name(its_name), id(number), quota_bytes(quota) {}
+    const std::string name;
+    const TenantId id;
+    std::atomic<uint64_t> quota_bytes;
+    std::atomic<uint64_t> used_bytes{0};
+    // From finding room within the quota until it is used, so that callers at the same time cannot exceed it together.
+    std::mutex room;
+  };
+  // A block among others of its tenant: the lower its rank, the sooner it makes room.
+  struct Place {
+    engine::Key key;
+    int64_t rank = 0;
+  };
   struct Entry {
     uint64_t id = 0;  // of this entry among all there ever were
-    TenantId tenant = kNoTenant;
+    Tenant* tenant = nullptr;
     uint32_t uses = 0;
     uint32_t sessions = 0;  // that hold it
     bool written = false;   // a durable copy was asked for
-    std::list<engine::Key>::iterator order;
+    std::list<Place>::iterator order;
   };
   // A session's hold is of an entry, not of a key: what was forgotten and stored again since is not its own.
   struct Held {
@@ -259,12 +281,18 @@ class KvStore {
   struct KeyHash {
     size_t operator()(const engine::Key& key) const;
   };
-  struct Tenant {
-    std::string name;
-    uint64_t quota_bytes = 0, used_bytes = 0;
-    // Most recently used first: blocks that sessions hold, and the others. Room is looked for at the ends, so that it
-    // does not matter how many there are.
-    std::list<engine::Key> held, idle;
+  // A tenant's blocks in a shard: those that sessions hold, and the others. Invariant: from front to back no rank
+  // rises. So the least of all shards' last ones is the next to make room, and it does not matter how many there are.
+  struct Orders {
+    std::list<Place> held, idle;
+  };
+  // The blocks whose keys hash to it. Invariant: an entry is of a block that the engine has, or that is being stored,
+  // or whose end in the engine follow_engine() has yet to hear of: who makes one asks the engine under this lock, and
+  // who follows forgets under it.
+  struct alignas(64) Shard {
+    mutable std::mutex mutex;
+    std::unordered_map<engine::Key, Entry, KeyHash> entries;
+    std::vector<Orders> orders;  // by tenant
   };
   // The request that a session has begun.
   struct Request {
@@ -275,49 +303,107 @@ class KvStore {
     std::vector<bool> passed;  // told: blocks that no policy wanted
     bool holds(std::span<const engine::Key> some, uint64_t position) const;
   };
-  // When a session's time is over at the earliest: it may have been used since.
-  using Deadlines = std::set<std::pair<uint64_t, SessionId>>;
   struct Session {
-    TenantId tenant = 0;
-    uint64_t ttl_ms = 0, used_ms = 0;
-    bool remove_expired = false;
+    Session(SessionId number, Tenant& owner, uint64_t ttl, bool remove, uint64_t now)
+        : id(number), tenant(owner), ttl_ms(ttl), remove_expired(remove), used_ms(now) {}
+    const SessionId id;
+    Tenant& tenant;
+    const uint64_t ttl_ms;
+    const bool remove_expired;
+    std::mutex mutex;  // guards the rest, but for `deadline_ms`
+    bool closed = false;
+    uint64_t used_ms;
     std::vector<Held> held;
     Request request;
-    Deadlines::iterator deadline;  // where ttl_ms is not 0
+    uint64_t deadline_ms = 0;  // its place in deadlines_, whose lock guards it
   };
+  struct alignas(64) SessionShard {
+    std::mutex mutex;
+    std::unordered_map<SessionId, std::shared_ptr<Session>> sessions;
+  };
+  // A session that is open, with its lock; or none.
+  struct Asking {
+    std::shared_ptr<Session> session;
+    std::unique_lock<std::mutex> lock;
+    explicit operator bool() const { return session != nullptr; }
+    Session& operator*() const { return *session; }
+    Session* operator->() const { return session.get(); }
+  };
+  // When a session's time is over at the earliest: it may have been used since.
+  using Deadlines = std::set<std::pair<uint64_t, SessionId>>;
+  // What copying and computing take, as far as it was seen.
+  struct Models {
+    // x is blocks, y the sum of their positions. Empty: nothing was seen, and no cost is configured.
+    std::optional<engine::TimeModel> compute;
+    // Of copying small pieces here and now: x is pieces, y their bytes.
+    engine::TimeModel inlined{1000, 0.1, 20000};
+  };
+  struct Counters {
+#define NEOTIER_COUNTER(name, help) std::atomic<uint64_t> name{0};
+    NEOTIER_KV_COUNTERS(NEOTIER_COUNTER)
+#undef NEOTIER_COUNTER
+  };
+  static constexpr size_t kShards = 16;
 
   uint64_t now_ms() const { return clock_.now_ns() / 1000000; }
   static uint64_t deadline_of(const Session& session);
   uint64_t cost_at(uint64_t position) const;
   // To compute the block, by what was seen. 0: not known.
-  uint64_t seen_cost_at(uint64_t position) const;
+  uint64_t seen_cost_at(const Models& models, uint64_t position) const;
   // from: scratch; the tier that each of those found would be read from.
   LoadPlan make_plan(const Session& session, std::span<const engine::Key> keys, uint32_t first_position,
                      const PlanOptions& options, std::vector<engine::TierId>& from) const;
-  Session* find(SessionId session);
-  void follow_engine();
+
+  SessionShard& shard_of(SessionId session) { return session_shards_[session % kShards]; }
+  std::shared_ptr<Session> registered(SessionId session);
+  Asking find(SessionId session);
+  // With the session's lock: nobody finds it from here on.
+  void close(Session& session);
+  // Without a session's lock.
   void expire();
-  void forget(const engine::Key& key);
-  // `position`: of the block in its prefix.
-  Entry& adopt(const engine::Key& key, TenantId tenant, uint64_t position);
-  std::list<engine::Key>& order_of(const Entry& entry);
-  void use(Entry& entry);
-  void hold(Entry& entry);
-  void let_go(Entry& entry);
+  void put_back(Deadlines::node_type place, Session& session, uint64_t deadline_ms);
+  // With deadlines_mutex_.
+  void note_earliest();
+
+  // Without a session's lock. wait: also where somebody else does that just now.
+  void follow_engine(bool wait);
+  // With follow_mutex_.
+  void follow();
+
+  Shard& shard_of(const engine::Key& key);
+  // With the lock of the entry's shard, as all that have one as an argument.
+  std::list<Place>& order_of(Shard& shard, const Entry& entry);
+  static void to_front(std::list<Place>& to, std::list<Place>& from, std::list<Place>::iterator at, int64_t rank);
+  void use(Shard& shard, Entry& entry, int64_t rank);
+  void change_holders(Shard& shard, Entry& entry, bool one_more, int64_t rank);
+  void forget(Shard& shard, const engine::Key& key);
   // NULL where the session's hold is of nothing any more.
-  Entry* held(const Held& held);
+  static Entry* held(Shard& shard, const Held& held);
+  // NULL: it is not in the engine. coming: nor need it be, its bytes are on their way there.
+  Entry* adopt(Shard& shard, const engine::Key& key, Tenant& tenant, bool coming, bool& fresh);
+  bool due_out(const Entry& entry) const;
+  // So many ranks above all others; the first of them.
+  int64_t draw_ranks(size_t nr) { return newest_.fetch_add(static_cast<int64_t>(nr), std::memory_order_relaxed) + 1; }
+
+  // The block is in the engine: stored just now, or by a former process. `position`: in its prefix. write_out: a
+  // durable copy is asked for where that is due.
+  void enter(const engine::Key& key, Tenant& tenant, uint64_t position, bool write_out);
+  void describe_recovered(const engine::Key& key, uint64_t position);
   void begin(Session& session, std::span<const engine::Key> keys, uint32_t first_position, const RequestTraits& traits);
   // Tells the engine of the session's request, if that is to be done. at_hand: of the blocks from `position` on.
   engine::Result<engine::Arrival> tell(Session& session, uint32_t position = 0, const std::vector<bool>& at_hand = {});
   engine::Status keep_late(const engine::Key& key, uint64_t cost_ns, const std::byte* block);
   engine::Status keep_late(const engine::Key& key, uint64_t cost_ns, const std::function<void(std::byte* room)>& write);
-  // The session holds these from now on, and nothing else.
-  void hold_all(Session& session, std::span<const engine::Key> keys);
-  void release(Session& session, bool expired);
-  void give_up(SessionId session, const Held& mine);
+  // The session holds these from now on, and nothing else. enter: also those that no entry is of yet.
+  void hold_all(Session& session, std::span<const engine::Key> keys, bool enter);
+  // The first `nr` that it holds.
+  void release(Session& session, size_t nr, bool expired);
+  void give_up(Session& session, const Held& mine);
+  // With the tenant's room.
   bool make_quota_room(Tenant& tenant);
+  // False: the block stays.
+  bool remove_for_room(const engine::Key& key, bool was_held);
   bool pass_filter(const engine::Key& key);
-  void write_out(const engine::Key& key, Entry& entry);
   // The block was there and was passed over. A tier that nobody reads says nothing of itself: one block of it a second
   // is read for that alone, so that what was slow once is found out to be fast again.
   void passed_over(const engine::Key& key, engine::TierId tier);
@@ -330,29 +416,41 @@ class KvStore {
   std::vector<std::string> tier_names_;
   bool durable_ = false;
 
-  mutable std::mutex mutex_;
-  std::vector<Tenant> tenants_;
-  std::unordered_map<SessionId, Session> sessions_;
+  mutable std::mutex tenants_mutex_;
+  std::deque<Tenant> tenants_;  // they stay where they are
+
+  std::array<SessionShard, kShards> session_shards_;
+  std::atomic<SessionId> next_session_{1};
+  mutable std::mutex deadlines_mutex_;
   Deadlines deadlines_;
-  SessionId next_session_ = 1;
-  uint64_t next_entry_ = 1, expiry_visits_ = 0;
-  std::unordered_map<engine::Key, Entry, KeyHash> entries_;
+  uint64_t expiry_visits_ = 0;
+  std::atomic<uint64_t> earliest_ms_{UINT64_MAX};  // of deadlines_, for who does not take its lock
+
+  std::array<Shard, kShards> shards_;
+  std::atomic<uint64_t> next_entry_{1};
+  std::atomic<int64_t> newest_{0}, oldest_{0};  // ranks that were given out
+
+  std::mutex filter_mutex_;
   // Offers of blocks that are not stored, oldest at the back.
   std::list<std::pair<engine::Key, uint32_t>> offers_;
   std::unordered_map<engine::Key, std::list<std::pair<engine::Key, uint32_t>>::iterator, KeyHash> offer_of_;
+
+  std::mutex follow_mutex_;
   std::vector<engine::ObjectEvent> taken_;  // scratch
   engine::EventCursor engine_events_;       // seen of the engine's
+  std::atomic<uint64_t> followed_{0};       // the same, for who does not take the lock
   engine::EventRing events_;
   engine::EventCursor told_events_;  // of those, to take_events()'s caller
   uint64_t lost_events_ = 0;
-  // Of computing: x is blocks, y the sum of their positions. Empty: nothing was seen, and no cost is configured.
-  std::optional<engine::TimeModel> compute_;
-  // Of copying small pieces here and now: x is pieces, y their bytes.
-  engine::TimeModel inline_{1000, 0.1, 20000};
+
+  mutable std::mutex models_mutex_;
+  Models models_;
   // By tier: when it was passed over first, or tried last; 0: it is in use.
   std::vector<uint64_t> tried_ms_;
   std::weak_ptr<engine::Ticket> trial_;  // there while one is under way
-  StoreCounters counters_;
+  std::vector<uint64_t> bypassed_of_tier_;
+
+  alignas(64) Counters counters_;
 };
 
 }  // namespace neotier::kv

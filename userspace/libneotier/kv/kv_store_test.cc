@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <functional>
+#include <future>
+#include <list>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -90,7 +94,7 @@ struct Rig {
 
   explicit Rig(StoreOptions options = small(), size_t fast_blocks = 64, size_t slow_blocks = 256,
                std::shared_ptr<engine::MemMedium> on = std::make_shared<engine::MemMedium>(),
-               const char* policy = placement::kRecommendedKvPolicy)
+               const char* policy = placement::kRecommendedKvPolicy, const placement::PolicyRef& own_policy = nullptr)
       : medium(std::move(on)) {
     std::vector<engine::TierSetup> setups(2);
     engine::MemTierOptions tier;
@@ -109,6 +113,7 @@ struct Rig {
     for (engine::TierSetup& setup : setups) {
       setup.object_bytes = kBlockBytes;
       setup.policy = policy;
+      setup.own_policy = own_policy;
     }
     engine::EngineConfig config;
     config.max_objects = 2000;
@@ -776,6 +781,245 @@ TEST(KvStore, BadCallsAreRefused) {
   EXPECT_EQ(rig.store->store(rig.session, block_keys(0, 3), cache.from()).status.code(), Code::kInvalid);
   EXPECT_EQ(rig.store->load(999, block_keys(0, 2), cache.into).status().code(), Code::kNotFound);
   EXPECT_EQ(rig.store->store(999, block_keys(0, 2), cache.from()).status.code(), Code::kNotFound);
+}
+
+// A policy in which a caller can be stopped: where the engine holds its lock, and the store what it holds then.
+class StoppingPolicy {
+ public:
+  StoppingPolicy() : inner_(placement::find_policy("lru", NEOTIER_KV)), stopping_(*inner_) {
+    g_stopping = this;
+    stopping_.on_event = [](void* state, const neotier_event* event) {
+      if (g_stopping->at_event.exchange(false)) g_stopping->stop();
+      if (g_stopping->inner_->on_event) g_stopping->inner_->on_event(state, event);
+    };
+    stopping_.on_remove = [](void* state, uint32_t object, neotier_remove_reason reason) {
+      if (g_stopping->at_removal.exchange(false)) g_stopping->stop();
+      return g_stopping->inner_->on_remove(state, object, reason);
+    };
+  }
+  ~StoppingPolicy() { g_stopping = nullptr; }
+  placement::PolicyRef policy() const {
+    return placement::PolicyRef(&stopping_, [](const neotier_placement*) {});
+  }
+  // Stops the next one there.
+  std::atomic<bool> at_event{false}, at_removal{false};
+  void wait_for_it() { stopped_.get_future().wait(); }
+  void go_on() { go_on_.set_value(); }
+
+ private:
+  void stop() {
+    stopped_.set_value();
+    go_on_.get_future().wait();
+  }
+  static StoppingPolicy* g_stopping;
+  placement::PolicyRef inner_;
+  neotier_placement stopping_;
+  std::promise<void> stopped_, go_on_;
+};
+StoppingPolicy* StoppingPolicy::g_stopping = nullptr;
+
+// Enough for every shard to have some.
+constexpr size_t kOfAllShards = 200;
+// Until what has not come is taken never to come.
+constexpr std::chrono::seconds kNever{60};
+
+// Whether a look-up of them all comes back while somebody else is stopped.
+bool looks_up_meanwhile(Rig& rig, StoppingPolicy& policy, const std::function<void()>& somebody_else) {
+  rig.store->tick();
+  auto stopped = std::async(std::launch::async, somebody_else);
+  policy.wait_for_it();
+  auto look = std::async(std::launch::async, [&] { return rig.found(0, kOfAllShards); });
+  const bool came = look.wait_for(kNever) == std::future_status::ready;
+  policy.go_on();
+  stopped.get();
+  EXPECT_EQ(look.get(), kOfAllShards);
+  return came;
+}
+
+TEST(KvStore, ALookUpWaitsForNoOtherOne) {
+  StoppingPolicy policy;
+  Rig rig(small(), 2 * kOfAllShards, 256, std::make_shared<engine::MemMedium>(), "", policy.policy());
+  ASSERT_EQ(rig.put(0, kOfAllShards).stored, kOfAllShards);
+  ASSERT_EQ(rig.found(0, kOfAllShards), kOfAllShards);
+  const SessionId other = *rig.store->open_session(rig.tenant, 0);
+  ASSERT_EQ(rig.found(0, 5, other), 5u);
+  policy.at_event = true;
+  const bool came = looks_up_meanwhile(
+      rig, policy, [&] { EXPECT_EQ(rig.found(3, 7, other), 7u) << "the policies are told of the five"; });
+  EXPECT_TRUE(came);
+}
+
+TEST(KvStore, ALookUpWaitsForNoBlockThatMakesRoom) {
+  StoppingPolicy policy;
+  Rig rig(small(), 2 * kOfAllShards, 256, std::make_shared<engine::MemMedium>(), "", policy.policy());
+  ASSERT_EQ(rig.put(0, kOfAllShards).stored, kOfAllShards);
+  ASSERT_EQ(rig.found(0, kOfAllShards), kOfAllShards);
+  for (uint64_t first : {1000, 1001}) {
+    const SessionId other = *rig.store->open_session(rig.tenant, 0);
+    ASSERT_EQ(rig.put(first, 1, other).stored, 1u);
+    ASSERT_TRUE(rig.store->close_session(other));
+  }
+  (void)rig.store->tenant("t", (kOfAllShards + 2) * kBlockBytes);
+  const SessionId other = *rig.store->open_session(rig.tenant, 0);
+  policy.at_removal = true;
+  const bool came = looks_up_meanwhile(rig, policy, [&] { EXPECT_EQ(rig.put(2000, 1, other).stored, 1u); });
+  EXPECT_TRUE(came);
+  EXPECT_FALSE(rig.engine->lookup(make_key(1000)));
+  EXPECT_TRUE(rig.engine->lookup(make_key(1001)));
+}
+
+// Whatever shards they lie in, a tenant's blocks make room in one order.
+TEST(KvStore, TheLeastRecentlyUsedMakesRoomFirst) {
+  constexpr uint64_t kBlocks = 60;
+  for (uint32_t seed = 1; seed <= 5; seed++) {
+    Rig rig(small(), 200, 256);
+    const TenantId tenant = rig.store->tenant("full", kBlocks * kBlockBytes);
+    const SessionId keeps = *rig.store->open_session(tenant, 0);
+    std::mt19937 random(seed);
+    std::list<uint64_t> idle;  // most recently used first
+    const auto with_a_session = [&](uint64_t ttl_ms, const auto& body) {
+      const SessionId session = *rig.store->open_session(tenant, ttl_ms);
+      body(session);
+      if (ttl_ms == 0) {
+        EXPECT_TRUE(rig.store->close_session(session));
+      } else {
+        rig.clock.advance_ms(ttl_ms);
+        rig.store->tick();
+      }
+    };
+    for (uint64_t block = 0; block < kBlocks; block++) {
+      with_a_session(0, [&](SessionId session) { ASSERT_EQ(rig.put(block, 1, session).stored, 1u); });
+      idle.push_front(block);
+    }
+    for (int i = 0; i < 200; i++) {
+      const uint64_t block = random() % kBlocks;
+      const bool expires = random() % 8 == 0;
+      with_a_session(expires ? 10 : 0, [&](SessionId session) { EXPECT_EQ(rig.found(block, 1, session), 1u); });
+      idle.remove(block);
+      idle.insert(expires ? idle.end() : idle.begin(), block);
+    }
+    ASSERT_EQ(rig.found(20, 5, keeps), 5u);
+    for (uint64_t block = 20; block < 25; block++) idle.remove(block);
+    uint64_t fresh = 1000;
+    while (!idle.empty()) {
+      // Stays held, so that it does not make room itself.
+      const SessionId session = *rig.store->open_session(tenant, 0);
+      ASSERT_EQ(rig.put(fresh++, 1, session).stored, 1u);
+      const uint64_t gone = idle.back();
+      idle.pop_back();
+      ASSERT_FALSE(rig.engine->lookup(make_key(gone))) << "seed " << seed << ", block " << gone;
+      for (const uint64_t block : idle) ASSERT_TRUE(rig.engine->lookup(make_key(block))) << block;
+    }
+    for (uint64_t block = 20; block < 25; block++) ASSERT_TRUE(rig.engine->lookup(make_key(block))) << "held";
+    const SessionId session = *rig.store->open_session(tenant, 0);
+    ASSERT_EQ(rig.put(fresh++, 1, session).stored, 1u);
+    EXPECT_FALSE(rig.engine->lookup(make_key(24))) << "the end of the prefix, of what is held";
+    EXPECT_EQ(rig.of("full").used_bytes, kBlocks * kBlockBytes);
+  }
+}
+
+// All that a store is asked for, by threads that meet in the same blocks, tenants and sessions: its books are right in
+// the end, which is what no entry that was lost or left behind leaves them.
+TEST(KvStore, LookUpsAndAllElseAtOnce) {
+  StoreOptions options = small();
+  options.write = WritePolicy::kSelective;
+  options.store_after = 2;
+  Rig rig(options, 24, 60, std::make_shared<engine::MemMedium>(), "lru");
+  const TenantId tenants[] = {rig.store->tenant("a", 40 * kBlockBytes), rig.store->tenant("b", 0)};
+  constexpr uint64_t kPrompts = 10, kLongest = 12;
+  // Of all threads: one that has expired is opened again by who finds out.
+  std::array<std::atomic<SessionId>, 6> sessions;
+  for (size_t i = 0; i < sessions.size(); i++) sessions[i] = *rig.store->open_session(tenants[i % 2], 50, i % 3 == 0);
+  std::atomic<int> wrong{0};
+  std::atomic<uint64_t> hits{0};
+  std::vector<std::thread> threads;
+  for (uint32_t thread = 0; thread < 4; thread++) {
+    threads.emplace_back([&, thread] {
+      std::mt19937 random(thread + 1);
+      for (int round = 0; round < 400; round++) {
+        const size_t which = random() % sessions.size();
+        const SessionId session = sessions[which];
+        const uint64_t first = 100 * (random() % kPrompts);
+        const size_t nr = 1 + random() % kLongest;
+        const auto keys = block_keys(first, nr);
+        Code code = Code::kOk;
+        switch (random() % 10) {
+          case 0: {
+            Cache cache(nr);
+            auto load = rig.store->load(session, keys, cache.into);
+            code = load.status().code();
+            if (!load) break;
+            (void)(*load)->wait(60000);
+            if (!cache.holds(first, (*load)->good_blocks())) wrong++;
+            break;
+          }
+          case 1:
+          case 2:
+          case 3: {
+            Cache cache(nr);
+            cache.fill(first);
+            code = rig.store->store(session, keys, cache.from()).status.code();
+            if (code == Code::kFull || code == Code::kBusy) code = Code::kOk;
+            break;
+          }
+          case 4:
+            (void)rig.engine->remove(keys[0]);
+            break;
+          case 5:
+            rig.clock.advance_ms(random() % 10);
+            rig.store->tick();
+            break;
+          case 6: {
+            std::vector<StoreEvent> events;
+            (void)rig.store->take_events(10, events);
+            (void)rig.store->tenants();
+            (void)rig.store->counters();
+            code = rig.store->plan(session, keys, {}).status().code();
+            break;
+          }
+          case 7:
+            if (random() % 4 == 0) code = rig.store->close_session(session).code();
+            break;
+          default: {
+            const auto found = rig.store->lookup(session, keys);
+            code = found.status().code();
+            if (found) hits += *found;
+          }
+        }
+        if (code == Code::kNotFound) {
+          SessionId gone = session;
+          const SessionId fresh = *rig.store->open_session(tenants[which % 2], 50, which % 3 == 0);
+          if (!sessions[which].compare_exchange_strong(gone, fresh) && !rig.store->close_session(fresh)) wrong++;
+        } else if (code != Code::kOk) {
+          wrong++;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(hits, 100u);
+  for (const auto& session : sessions) (void)rig.store->close_session(session);
+  for (int i = 0; i < 5000 && rig.engine->status().jobs > 0; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  rig.store->tick();
+  EXPECT_EQ(rig.engine->status().pins, 0u);
+  uint64_t there = 0, blocks = 0;
+  for (uint64_t prompt = 0; prompt < kPrompts; prompt++)
+    for (const Key& key : block_keys(100 * prompt, kLongest)) there += rig.engine->lookup(key).is_ok();
+  for (const TenantStatus& tenant : rig.store->tenants()) {
+    EXPECT_EQ(tenant.used_bytes, tenant.blocks * kBlockBytes) << tenant.name;
+    blocks += tenant.blocks;
+  }
+  EXPECT_EQ(blocks, there);
+  EXPECT_GT(there, 0u);
+  // Nothing is held: all of it makes room for one of a tenant that has room for it alone.
+  for (size_t i = 0; i < 2; i++) {
+    (void)rig.store->tenant(i == 0 ? "a" : "b", kBlockBytes);
+    const SessionId session = *rig.store->open_session(tenants[i], 0);
+    for (int offered = 0; offered < 2; offered++) (void)rig.put(5000 + i, 1, session);
+    EXPECT_EQ(rig.of(i == 0 ? "a" : "b").blocks, 1u);
+  }
 }
 
 // Threads that look up, load and store prefixes of one another's while a small fast tier keeps everything moving: no
