@@ -198,9 +198,9 @@ void KvStore::follow() {
 }
 
 KvStore::Shard& KvStore::shard_of(const Key& key) {
-  static_assert(kShards == 16);
+  static_assert(kShards == 32);
   // Not by the bits that choose a bucket in the shard.
-  return shards_[KeyHash()(key) * 0x9e3779b97f4a7c15u >> 60];
+  return shards_[KeyHash()(key) * 0x9e3779b97f4a7c15u >> 59];
 }
 
 void KvStore::forget(Shard& shard, const Key& key) {

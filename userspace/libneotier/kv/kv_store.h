@@ -42,6 +42,7 @@
 #include "kv/block_layout.h"
 #include "kv/counters.h"
 #include "kv/load_plan.h"
+#include "kv/spinning_mutex.h"
 
 namespace neotier::kv {
 
@@ -290,7 +291,7 @@ class KvStore {
   // or whose end in the engine follow_engine() has yet to hear of: who makes one asks the engine under this lock, and
   // who follows forgets under it.
   struct alignas(64) Shard {
-    mutable std::mutex mutex;
+    mutable SpinningMutex mutex;
     std::unordered_map<engine::Key, Entry, KeyHash> entries;
     std::vector<Orders> orders;  // by tenant
   };
@@ -343,7 +344,7 @@ class KvStore {
     NEOTIER_KV_COUNTERS(NEOTIER_COUNTER)
 #undef NEOTIER_COUNTER
   };
-  static constexpr size_t kShards = 16;
+  static constexpr size_t kShards = 32;
 
   uint64_t now_ms() const { return clock_.now_ns() / 1000000; }
   static uint64_t deadline_of(const Session& session);
