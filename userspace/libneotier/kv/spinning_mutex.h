@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mutex for what is held for a hundred nanoseconds, by many in turn: who finds it taken looks again a few times before
-// he sleeps. To sleep and be woken takes longer than all that is done under it.
+// A mutex for what is held for a hundred nanoseconds, by many in turn: who finds it taken looks again a few times
+// before he sleeps. To sleep and be woken takes longer than all that is done under it.
 //
 // Thread safety: all calls from any thread.
 #pragma once
