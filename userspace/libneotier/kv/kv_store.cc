@@ -112,15 +112,16 @@ Result<SessionId> KvStore::open_session(TenantId tenant, uint64_t ttl_ms, bool r
   }
   const SessionId id = next_session_++;
   const auto session = std::make_shared<Session>(id, *owner, ttl_ms, remove_expired, now_ms());
-  if (ttl_ms > 0) {
-    session->deadline_ms = deadline_of(*session);
-    std::lock_guard lock(deadlines_mutex_);
-    deadlines_.emplace(session->deadline_ms, id);
-    note_earliest();
+  const uint64_t deadline_ms = deadline_of(*session);
+  Deadlines place;
+  if (ttl_ms > 0) place.emplace(deadline_ms, id);
+  {
+    SessionShard& shard = shard_of(id);
+    std::lock_guard lock(shard.mutex);
+    shard.sessions.emplace(id, session);
   }
-  SessionShard& shard = shard_of(id);
-  std::lock_guard lock(shard.mutex);
-  shard.sessions.emplace(id, session);
+  // Where its deadline came first, who looks for what is over would find no session, and forget the deadline.
+  if (ttl_ms > 0) put_back(place.extract(place.begin()), *session, deadline_ms);
   return id;
 }
 
