@@ -77,6 +77,8 @@ int status_command(const Arguments& arguments) {
       fmt::print("{:<12} {}{}: {} of {} used, {} objects, policy {}\n", t.info.name,
                  t.in_service ? "in service" : "out of service", t.info.stand_in ? ", a stand-in" : "",
                  format_size(t.usage.used_bytes), format_size(t.info.capacity_bytes), t.objects, t.policy);
+      for (const engine::NodeBytes& n : t.nodes)
+        fmt::print("{:<12} about {} of it on node {}\n", "", format_size(n.bytes), n.node);
     }
     fmt::print("objects: {} of {}; {:.0f} bytes of index and policies each when full\n", status.objects,
                status.max_objects, status.overhead_bytes_per_object);
@@ -108,6 +110,7 @@ void add_engine(CLI::App& app, int& status) {
       "examples:\n  neotier tiers --tiers dram=1G,cxl=4G\n  neotier tiers --tiers "
       "dram=64M,ssd=1G:file=kv.tier --json "
       "-\nOptions of a tier: file=PATH (ssd), node=N (dram, cxl), device=N (gpu), huge=no|transparent|explicit, "
+      "mode=bind|kernel (cxl), "
       "url=[redis://HOST:PORT], password_file=PATH, namespace=WORDS and others (remote), "
       "policy=NAME, object=SIZE, background=SIZE, promote=yes|no. NAME/KIND=SIZE names a tier.");
   add_options(*tiers, *arguments);

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -163,6 +164,9 @@ TEST(CApi, WrongTiersAreOneLine) {
            {"dram=1M:node=99", "no NUMA node 99"},
            {"dram=1M:node=x", "is no number"},
            {"dram=1M:huge=maybe", "huge=maybe"},
+           {"cxl=1M:node=0:mode=move", "mode=move: expected bind or kernel"},
+           {"cxl=1M:node=0:mode=kernel:huge=explicit", "expected no or transparent"},
+           {"dram=1M:node=0:mode=kernel", "no option 'mode' of dram"},
            {"dram=1M:policy=nonsense", "unknown policy"},
            {"dram=1M,dram=2M", "two tiers are called"},
            {"ssd=64M", "file=PATH"},
@@ -174,6 +178,30 @@ TEST(CApi, WrongTiersAreOneLine) {
     EXPECT_NE(error.find(word), std::string::npos) << tiers << ": " << error;
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
   }
+}
+
+// Both formats say where the pages of a tier lie that the kernel moves, and of no other tier.
+TEST(CApi, StatusHasTheNodesOfWhatTheKernelMoves) {
+  const neotier_config c = config("dram=2M,cxl=4M:node=0:mode=kernel");
+  neotier_engine* engine = neotier_open(&c);
+  ASSERT_NE(engine, nullptr) << neotier_error();
+  std::string text(1 << 20, '\0');
+  const auto metrics = [&](uint32_t format) {
+    const int64_t bytes = neotier_metrics(engine, format, text.data(), text.size());
+    EXPECT_GT(bytes, 0);
+    return text.substr(0, static_cast<size_t>(bytes));
+  };
+  const auto json = nlohmann::json::parse(metrics(NEOTIER_JSON).c_str());
+  EXPECT_FALSE(json["tiers"][0]["kernel_moves"]);
+  EXPECT_TRUE(json["tiers"][0]["sampled_nodes"].empty());
+  EXPECT_TRUE(json["tiers"][1]["kernel_moves"]);
+  uint64_t sum = 0;
+  for (const auto& n : json["tiers"][1]["sampled_nodes"]) sum += n["bytes"].get<uint64_t>();
+  EXPECT_EQ(sum, 4u << 20) << json["tiers"][1];
+  const std::string prometheus = metrics(NEOTIER_PROMETHEUS);
+  EXPECT_NE(prometheus.find("neotier_tier_node_bytes{tier=\"cxl\",node=\"0\"} "), std::string::npos) << prometheus;
+  EXPECT_EQ(prometheus.find("neotier_tier_node_bytes{tier=\"dram\""), std::string::npos);
+  neotier_close(engine);
 }
 
 // DRAM, CXL memory and a real SSD file: what does not fit above goes down, and what was flushed is there at the next

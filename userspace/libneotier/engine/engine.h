@@ -148,6 +148,7 @@ struct TierStatus {
   uint64_t objects = 0;
   std::string policy;
   bool in_service = true;
+  std::vector<NodeBytes> nodes;  // Tier::nodes()
   double read_bytes_per_s = 0, write_bytes_per_s = 0, read_latency_ns = 0, write_latency_ns = 0;
   Histogram waited, took;  // of reads into the caller's memory, as in Link
 };

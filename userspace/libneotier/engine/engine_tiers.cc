@@ -279,8 +279,11 @@ Status Engine::put_in_service(const std::string& tier, bool in_service) {
 }
 
 EngineStatus Engine::status() const {
-  std::lock_guard lock(mutex_);
   EngineStatus s;
+  // Before the lock: it asks the kernel.
+  std::array<std::vector<NodeBytes>, kMaxTiers> nodes;
+  for (TierId id = 0; id < catalogue_.tiers(); id++) nodes[id] = catalogue_.tier(id).nodes();
+  std::lock_guard lock(mutex_);
   const auto name = [&](TierId id) { return id == kHost ? std::string("host") : catalogue_.info(id).name; };
   const auto add_link = [&](TierId from, TierId to) {
     const Link& link = links_.at(from, to);
@@ -295,6 +298,7 @@ EngineStatus Engine::status() const {
     t.objects = catalogue_.residents(id);
     t.policy = catalogue_.setup(id).policy;
     t.in_service = usable_[id];
+    t.nodes = std::move(nodes[id]);
     const Link &read = links_.at(id, kHost), &write = links_.at(kHost, id);
     t.read_bytes_per_s = read.bytes_per_s();
     t.write_bytes_per_s = write.bytes_per_s();

@@ -65,6 +65,13 @@ std::string prometheus_text(const EngineStatus& s) {
   per_tier("tier_used_bytes", "of it taken, rounding included",
            [&](const TierStatus& t) { return number(t.usage.used_bytes); });
   per_tier("tier_objects", "objects with a copy there", [&](const TierStatus& t) { return number(t.objects); });
+  text.head("tier_node_bytes", "gauge",
+            "of a tier whose pages the kernel moves: what lies on each NUMA node, estimated from a sample of pages");
+  for (const TierStatus& t : s.tiers) {
+    for (const NodeBytes& n : t.nodes)
+      text.value("tier_node_bytes",
+                 fmt::format("tier=\"{}\",node=\"{}\"", PrometheusText::escaped(t.info.name), n.node), n.bytes);
+  }
   const auto per_link = [&](const char* name, const char* type, const char* help,
                             const std::function<double(const LinkStatus&)>& get) {
     text.head(name, type, help);
@@ -104,6 +111,12 @@ nlohmann::ordered_json times(const Histogram& h) {
           {"p99_ns", h.quantile_ns(0.99)}};
 }
 
+nlohmann::ordered_json nodes(const TierStatus& t) {
+  auto list = nlohmann::ordered_json::array();
+  for (const NodeBytes& n : t.nodes) list.push_back({{"node", n.node}, {"bytes", n.bytes}});
+  return list;
+}
+
 }  // namespace
 
 nlohmann::ordered_json to_json(const EngineStatus& s) {
@@ -127,6 +140,8 @@ nlohmann::ordered_json to_json(const EngineStatus& s) {
                              {"capacity_bytes", t.info.capacity_bytes},
                              {"used_bytes", t.usage.used_bytes},
                              {"objects", t.objects},
+                             {"kernel_moves", t.info.kernel_moves},
+                             {"sampled_nodes", nodes(t)},
                              {"read_latency_ns", t.read_latency_ns},
                              {"read_bytes_per_s", t.read_bytes_per_s},
                              {"write_latency_ns", t.write_latency_ns},

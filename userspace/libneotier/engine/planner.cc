@@ -97,6 +97,9 @@ void Planner::promote(Handle handle, uint64_t now_ns, std::vector<Planned>& plan
   if (heat < knobs_.promote_heat) return;
   for (TierId to = 0; to < record.tier(0); to++) {
     if (!usable_[to] || !catalogue_.setup(to).promote_to || catalogue_.info(to).capacity_bytes < record.bytes) continue;
+    // The kernel takes the hot pages there, where they are used in place: a copy would be a second move of the same
+    // heat.
+    if (catalogue_.info(record.tier(0)).kernel_moves && catalogue_.info(to).kind == TierKind::kDram) continue;
     if (just_moved(handle, now_ns)) {
       counters_.hysteresis_holds++;
       return;

@@ -192,6 +192,43 @@ TEST(Promotion, HeatFades) {
   EXPECT_EQ(rig.where(1), "dram");
 }
 
+// Twice the same heat would be two moves. What the kernel cannot do is the engine's as before: up to a GPU, up from an
+// SSD, down from DRAM, and what is asked for.
+TEST(Promotion, ToDramIsTheKernelsWhereItMovesTheTier) {
+  EngineConfig config;
+  config.knobs.hysteresis_ms = 0;
+  EngineRig rig({{"gpu", TierKind::kGpu, 4 * kKiB},
+                 {"dram", TierKind::kDram, 40 * kKiB},
+                 {.name = "cxl", .kind = TierKind::kCxl, .kernel_moves = true},
+                 {"ssd", TierKind::kSsd, 1 << 20, false}},
+                config);
+  ASSERT_TRUE(rig.put(1, 8 * kKiB, {.tier = "cxl"}));
+  ASSERT_TRUE(rig.put(2, 8 * kKiB, {.tier = "ssd"}));
+  ASSERT_TRUE(rig.put(3, 4 * kKiB, {.tier = "cxl"}));
+  const std::byte* there =
+      rig.mems[2]->map(rig.engine->catalogue()[rig.engine->catalogue().index().find(make_key(1))].extent[0]);
+  for (int i = 0; i < 20; i++) {
+    for (uint64_t n = 1; n <= 2; n++) EXPECT_TRUE(rig.holds(n, 8 * kKiB));
+    ASSERT_TRUE(rig.settle());
+  }
+  EXPECT_EQ(rig.where(1), "cxl") << "too large for the gpu tier, and dram is the kernel's to choose";
+  const SessionId session = rig.engine->open_session();
+  const Result<PinResult> pin = rig.engine->pin(session, make_key(1), 0);
+  ASSERT_TRUE(pin);
+  EXPECT_EQ(pin->data, there) << "used in place";
+  rig.engine->close_session(session);
+  EXPECT_EQ(rig.where(2), "dram");
+  for (int i = 0; i < 20; i++) EXPECT_TRUE(rig.holds(3, 4 * kKiB));
+  ASSERT_TRUE(rig.settle());
+  EXPECT_EQ(rig.where(3), "gpu");
+  const Key asked[] = {make_key(1)};
+  ASSERT_TRUE(rig.run(rig.engine->move(asked, "dram", MoveClass::kDemand)));
+  EXPECT_EQ(rig.where(1), "dram");
+  ASSERT_TRUE(rig.run(rig.engine->move(asked, "cxl", MoveClass::kDemand)));
+  EXPECT_EQ(rig.where(1), "cxl");
+  EXPECT_TRUE(rig.holds(1, 8 * kKiB));
+}
+
 TEST(Watermarks, ObjectsLeaveInTheBackgroundBeforeRoomIsNeeded) {
   EngineRig rig({{"dram", TierKind::kDram, 400 * kKiB}, {"cxl", TierKind::kCxl}});
   for (uint64_t n = 0; n < 98; n++) ASSERT_TRUE(rig.put(n, 4 * kKiB));

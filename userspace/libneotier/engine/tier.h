@@ -43,6 +43,8 @@ struct TierInfo {
   bool stand_in = false;  // imitates the hardware it is named after; every report says so
   bool durable = false;   // flush() and recover() mean something
   bool shared = false;    // others write there too: find() means something
+  bool kernel_moves =
+      false;  // its pages begin there; the kernel takes hot ones to DRAM, and the engine leaves that to it
   uint64_t capacity_bytes = 0;
   uint32_t alignment =
       1;  // of host addresses and sizes that transfer without a copy; a power of two. Others work, slower
@@ -51,6 +53,12 @@ struct TierInfo {
 struct TierUsage {
   uint64_t used_bytes = 0;  // of capacity_bytes, with what rounding and headers cost
   uint64_t extents = 0;
+};
+
+// Of a tier's memory, what lies on one NUMA node.
+struct NodeBytes {
+  int node = -1;
+  uint64_t bytes = 0;
 };
 
 // A piece of host memory of a transfer. Pieces follow one another in the extent.
@@ -127,6 +135,10 @@ class Tier {
   virtual std::byte* map(Extent extent) = 0;
   // All memory that map() answers from; empty: none.
   virtual std::span<std::byte> range() { return {}; }
+  // Where the kernel moves it (TierInfo::kernel_moves): on which nodes it lies, lowest first. An estimate from a sample
+  // of its pages, at most a second old; what is swapped out is on none. Not for who holds a lock: it asks the kernel,
+  // some ms. Throws std::bad_alloc.
+  virtual std::vector<NodeBytes> nodes() const { return {}; }
   // Where it lies in the address space of the processor that computes there: a GPU's own address of it, else map().
   // Valid until free().
   virtual std::byte* address(Extent extent) { return map(extent); }

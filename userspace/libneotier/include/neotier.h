@@ -64,7 +64,9 @@ struct neotier_config {
 	/*
 	 * Tiers, fastest first, separated by commas: KIND=SIZE[:OPTION...], or NAME/KIND=SIZE[:OPTION...]. KIND: dram, cxl, gpu, ssd,
 	 * remote. SIZE: as 512M, 8G. Options: file=PATH (ssd, required), extents=N (ssd: most objects of a new file), node=N (dram, cxl),
-	 * huge=no|transparent|explicit (dram, cxl), device=N (gpu), stand-in=yes|no (gpu: imitated in host memory; the default is yes
+	 * huge=no|transparent|explicit (dram, cxl), mode=bind|kernel (cxl: kernel takes all of it on its node at once, and the kernel may
+	 * then move its pages, as neotier.ko does with hot ones; objects are used in place and not copied to dram unasked; the default
+	 * is bind, and of huge with kernel no), device=N (gpu), stand-in=yes|no (gpu: imitated in host memory; the default is yes
 	 * where there is no GPU), policy=NAME (what it keeps; default hazard), object=SIZE (typical, for the policy), background=SIZE
 	 * (cap of prefetch and write-back, bytes/s), promote=no (nothing comes here unasked; the default of gpu). Of remote, a Valkey
 	 * or Redis server or cluster: url=[redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]] (required; rediss:// with

@@ -24,6 +24,7 @@ struct EngineRig {
     bool mappable = true;
     std::shared_ptr<MemMedium> medium = nullptr;
     std::string policy = "lru";  // whose order tests can tell
+    bool kernel_moves = false;
   };
 
   FakeClock clock;
@@ -39,6 +40,7 @@ struct EngineRig {
       options.capacity_bytes = spec.capacity;
       options.mappable = spec.mappable;
       options.medium = spec.medium;
+      options.kernel_moves = spec.kernel_moves;
       auto tier = std::make_unique<MemTier>(options);
       mems.push_back(tier.get());
       TierSetup setup;

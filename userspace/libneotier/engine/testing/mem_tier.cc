@@ -11,6 +11,7 @@ MemTier::MemTier(MemTierOptions options) : options_(std::move(options)) {
   info_.kind = options_.kind;
   info_.stand_in = true;
   info_.durable = options_.medium != nullptr;
+  info_.kernel_moves = options_.kernel_moves;
   info_.capacity_bytes = options_.capacity_bytes;
   if (options_.medium) next_ = options_.medium->next;
   for (unsigned i = 0; i < options_.threads; i++) threads_.emplace_back([this] { work(); });

@@ -37,6 +37,7 @@ struct MemTierOptions {
   unsigned threads = 2;
   size_t queue_depth = 64;            // transfers taken and not completed
   std::shared_ptr<MemMedium> medium;  // set: the tier is durable
+  bool kernel_moves = false;          // as said of it; nothing moves
 };
 
 class MemTier : public Tier {

@@ -115,9 +115,21 @@ void plan_memory(Words& words, Plan& plan) {
   options.kind = words.kind == "cxl" ? TierKind::kCxl : TierKind::kDram;
   options.capacity_bytes = words.bytes;
   options.node = words.take_number("node", -1);
-  const std::string huge = words.take("huge", "transparent");
+  if (words.kind == "cxl") {
+    const std::string mode = words.take("mode", "bind");
+    if (mode == "kernel") {
+      options.mode = MemoryMode::kKernel;
+    } else if (mode != "bind") {
+      words.refuse(fmt::format("mode={}: expected bind or kernel", mode));
+    }
+  }
+  // What is to move page by page begins as pages.
+  const bool kernel = options.mode == MemoryMode::kKernel;
+  const std::string huge = words.take("huge", kernel ? "no" : "transparent");
   if (huge == "no") {
     options.huge_pages = HugePages::kNone;
+  } else if (huge == "explicit" && kernel) {
+    words.refuse("huge=explicit with mode=kernel: the kernel does not move these pages; expected no or transparent");
   } else if (huge == "explicit") {
     options.huge_pages = HugePages::kExplicit;
   } else if (huge != "transparent") {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "engine/tiers/memory/page_nodes.h"
 #include "util/host_memory.h"
 
 namespace neotier::engine {
@@ -18,6 +19,7 @@ namespace neotier::engine {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
+constexpr std::chrono::seconds kNodesAge{1};
 
 // mbind to that node alone; false where the kernel or a container does not permit it.
 bool bind(void* memory, size_t bytes, int node) {
@@ -57,6 +59,19 @@ MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options))
     info_.stand_in = std::find(far.begin(), far.end(), node_) == far.end();
   }
   if (options_.kind == TierKind::kGpu) info_.stand_in = true;
+  if (options_.mode == MemoryMode::kKernel) {
+    if (options_.kind != TierKind::kCxl)
+      throw std::runtime_error(fmt::format("tier {}: mode kernel is for cxl tiers: this one is none", options_.name));
+    if (node_ < 0)
+      throw std::runtime_error(fmt::format(
+          "tier {}: mode kernel needs a memory node, and no node is without processors here; name one (node), or bind",
+          options_.name));
+    if (options_.huge_pages == HugePages::kExplicit)
+      throw std::runtime_error(fmt::format(
+          "tier {}: mode kernel with explicit huge pages: the kernel does not move these; none or transparent",
+          options_.name));
+    info_.kernel_moves = true;
+  }
   if (node_ >= 0 && (!numa || node_ > numa_max_node() || numa_node_size64(node_, nullptr) <= 0))
     throw std::runtime_error(
         fmt::format("tier {}: no NUMA node {} with memory; numactl --hardware lists them", options_.name, node_));
@@ -85,17 +100,29 @@ MemoryTier::MemoryTier(MemoryTierOptions options) : options_(std::move(options))
       const bool advised = madvise(memory, mapped_bytes_, MADV_HUGEPAGE) == 0;
       pages = advised ? "transparent huge pages" : "4 KiB pages: the kernel has no transparent huge ones";
       if (options_.huge_pages == HugePages::kExplicit) pages += ", the system's pool being too small (vm.nr_hugepages)";
+    } else if (info_.kernel_moves) {
+      // Or khugepaged would gather pages again that were moved one by one. Kernels without it have nothing to refuse.
+      (void)madvise(memory, mapped_bytes_, MADV_NOHUGEPAGE);
     }
   }
   base_ = static_cast<std::byte*>(memory);
+  const unsigned threads =
+      options_.threads ? options_.threads : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
   std::string where = "not bound to a node";
-  if (node_ >= 0) {
+  if (info_.kernel_moves) {
+    if (const int error = take_pages_on(base_, info_.capacity_bytes, node_, threads)) {
+      munmap(base_, mapped_bytes_);
+      throw std::runtime_error(
+          fmt::format("tier {}: mode kernel: cannot take {} bytes on node {}: {}; see to the room there, and that "
+                      "mbind is permitted",
+                      options_.name, info_.capacity_bytes, node_, std::strerror(error)));
+    }
+    where = fmt::format("began on node {}, moved by the kernel", node_);
+  } else if (node_ >= 0) {
     where = bind(memory, mapped_bytes_, node_) ? fmt::format("node {}", node_)
                                                : fmt::format("node {} wanted, but mbind is not permitted", node_);
   }
   copy_ = best_copy();
-  const unsigned threads =
-      options_.threads ? options_.threads : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
   notes_ = fmt::format("{}, {}, {} copy threads, {}{}", where, pages, threads, copy_name(copy_),
                        !info_.stand_in                   ? ""
                        : options_.kind == TierKind::kGpu ? "; a stand-in for a GPU's memory, which there is none of"
@@ -127,6 +154,17 @@ void MemoryTier::free(Extent extent) { (void)arena_.free(extent); }
 
 std::byte* MemoryTier::map(Extent extent) {
   return options_.kind == TierKind::kGpu ? nullptr : base_ + Arena::offset_of(extent);
+}
+
+std::vector<NodeBytes> MemoryTier::nodes() const {
+  if (!info_.kernel_moves) return {};
+  const std::lock_guard lock(nodes_mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= nodes_until_) {
+    nodes_ = sample_nodes(base_, info_.capacity_bytes, nodes_random_);
+    nodes_until_ = now + kNodesAge;
+  }
+  return nodes_;
 }
 
 // As a stand-in for a GPU: what plays the device's address is one of this process, for tests to compute on.

@@ -2,17 +2,20 @@
 // Host memory as a tier: DRAM, or the memory of a CXL device, which Linux shows as a NUMA node without processors.
 // Bound to its node, in huge pages where wanted and to be had. Where there is no such node, `cxl` is made on an
 // ordinary one and says so (TierInfo::stand_in); as kGpu it imitates a GPU's memory, which the host cannot address, and
-// says so too.
+// says so too. Moved by the kernel (MemoryMode::kKernel), it begins on its node and is held there by nobody: hot pages
+// then go to DRAM and keep their addresses.
 //
 // Transfers are copied by a few threads of the tier's, in order of submission; the host may also read and write extents
 // in place (map()).
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -31,12 +34,18 @@ enum class HugePages : uint8_t {
   kExplicit      // MAP_HUGETLB out of the system's pool; transparent ones where that is too small
 };
 
+enum class MemoryMode : uint8_t {
+  kBind,   // its pages stay on its node
+  kKernel  // all are taken there at the start, and the kernel may move them; of kCxl with a node alone
+};
+
 struct MemoryTierOptions {
   std::string name = "dram";
   TierKind kind = TierKind::kDram;  // or kCxl, kGpu
   uint64_t capacity_bytes = 0;
   int node = -1;  // -1: kDram: the system's choice; kCxl: the first node without processors
-  HugePages huge_pages = HugePages::kTransparent;
+  HugePages huge_pages = HugePages::kTransparent;  // kKernel: not kExplicit, which do not move
+  MemoryMode mode = MemoryMode::kBind;
   unsigned threads = 0;  // that copy; 0: half of the processors, 1 .. 4
   // Before each copy, by the thread that does it: what it returns, if not kOk, is the transfer's end. For tests.
   std::function<Status(Op)> before_copy;
@@ -44,7 +53,7 @@ struct MemoryTierOptions {
 
 class MemoryTier final : public Tier {
  public:
-  // Throws std::runtime_error with one line: no such node, no memory.
+  // Throws std::runtime_error with one line: no such node, no memory, a mode that cannot be.
   explicit MemoryTier(MemoryTierOptions options);
   ~MemoryTier() override;
 
@@ -54,6 +63,7 @@ class MemoryTier final : public Tier {
   void free(Extent extent) override;
   std::byte* map(Extent extent) override;
   std::byte* address(Extent extent) override;
+  std::vector<NodeBytes> nodes() const override;
   size_t submit(std::span<Transfer* const> transfers) override;
   void cancel(Transfer& transfer) override;
   size_t poll() override { return 0; }
@@ -67,7 +77,7 @@ class MemoryTier final : public Tier {
   std::span<std::byte> range() override { return {base_, mapped_bytes_}; }
   // How it turned out: node, page size, copy. One line.
   const std::string& notes() const { return notes_; }
-  // -1: not bound.
+  // Where its pages are bound to, or began; -1: the system's choice.
   int node() const { return node_; }
 
  private:
@@ -90,6 +100,12 @@ class MemoryTier final : public Tier {
   bool stop_ = false;
   bool present_ = true, in_service_ = true;
   std::vector<std::thread> threads_;
+
+  // What nodes() found last. Transfers never want this lock, so only who asks for the same waits for the sample.
+  mutable std::mutex nodes_mutex_;
+  mutable std::vector<NodeBytes> nodes_;
+  mutable std::chrono::steady_clock::time_point nodes_until_;  // it is new enough so long
+  mutable std::mt19937_64 nodes_random_;
 };
 
 // NUMA nodes that have memory and no processors, as CXL memory has; none where the system has no NUMA.
