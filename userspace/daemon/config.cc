@@ -204,6 +204,13 @@ std::string tier_words(Table tier, uint64_t& bytes) {
     std::string huge;
     tier.word("huge", huge, {"no", "transparent", "explicit"});
     option("huge", huge);
+    if (kind == "cxl") {
+      std::string mode;
+      tier.word("mode", mode, {"bind", "kernel"});
+      option("mode", mode);
+      if (mode == "kernel" && huge == "explicit")
+        tier.wrong("huge", *tier.table().get("huge"), "no or transparent with mode = \"kernel\"");
+    }
   } else if (kind == "ssd") {
     std::string file;
     tier.absolute_path("file", file);

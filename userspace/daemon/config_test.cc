@@ -86,6 +86,26 @@ TEST(Config, Values) {
   EXPECT_EQ(found, wanted);
 }
 
+TEST(Config, WhoMovesACxlTier) {
+  const std::string cxl = "[[tier]]\nkind = \"cxl\"\nsize = \"64M\"\n";
+  EXPECT_EQ(parse_config(cxl + "node = 1\nmode = \"kernel\"\n", "f").tiers,
+            "cxl/cxl=67108864:promote=yes:node=1:mode=kernel");
+  EXPECT_EQ(parse_config(cxl, "f").tiers, "cxl/cxl=67108864:promote=yes");
+  const auto only = [](const std::string& text, const char* wanted) {
+    const std::vector<std::string> errors = errors_of(text);
+    ASSERT_EQ(errors.size(), 1u) << ::testing::PrintToString(errors);
+    EXPECT_EQ(errors[0].substr(0, std::string(wanted).size()), wanted);
+  };
+  only(cxl + "mode = \"move\"\n", "f.toml:4: [[tier]].mode: expected one of bind, kernel, found \"move\"");
+  only(cxl + "mode = 1\n", "f.toml:4: [[tier]].mode: expected one of bind, kernel, found 1");
+  only(cxl + "huge = \"explicit\"\nmode = \"kernel\"\n",
+       "f.toml:4: [[tier]].huge: expected no or transparent with mode = \"kernel\", found \"explicit\"");
+  only("[[tier]]\nkind = \"dram\"\nsize = \"64M\"\nmode = \"kernel\"\n",
+       "f.toml:4: [[tier]].mode: expected one of kind, name, size, policy, object, background, promote, node, huge, "
+       "found an "
+       "unknown key");
+}
+
 // Nobody has to set a limit for one client not to starve the others.
 TEST(Config, DefaultsLeaveSomethingToOthers) {
   const Config config = parse_config(kTier, "f");
