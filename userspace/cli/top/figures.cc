@@ -80,9 +80,20 @@ void daemon_figures(const json& before, const json& now, double seconds, Figures
   f.jobs = count(engine, "jobs");
   for (const json& t : at(engine, "tiers")) {
     const json& load = at(t, "load");
-    f.tiers.push_back({text(t, "name"), text(t, "kind"), text(t, "policy"), truth(t, "in_service"),
-                       truth(t, "stand_in"), number(t, "used_bytes"), number(t, "capacity_bytes"), count(t, "objects"),
-                       count(load, "count"), number(load, "p50_ns"), number(load, "p99_ns")});
+    f.tiers.push_back({text(t, "name"),
+                       text(t, "kind"),
+                       text(t, "policy"),
+                       truth(t, "in_service"),
+                       truth(t, "stand_in"),
+                       number(t, "used_bytes"),
+                       number(t, "capacity_bytes"),
+                       count(t, "objects"),
+                       count(load, "count"),
+                       number(load, "p50_ns"),
+                       number(load, "p99_ns"),
+                       {}});
+    for (const json& n : at(t, "sampled_nodes"))
+      f.tiers.back().nodes.emplace_back(integer(n, "node"), number(n, "bytes"));
   }
   for (const json& l : at(engine, "links")) {
     const json& was = find(at(at(before, "engine"), "links"),
@@ -158,6 +169,8 @@ nlohmann::ordered_json to_json(const Figures& f, const std::string& socket) {
                             {"used_bytes", t.used},
                             {"capacity_bytes", t.capacity},
                             {"objects", t.objects}});
+      auto& nodes = d["tiers"].back()["sampled_nodes"] = nlohmann::ordered_json::array();
+      for (const auto& [node, bytes] : t.nodes) nodes.push_back({{"node", node}, {"bytes", bytes}});
     }
     for (const LinkRow& l : f.links) {
       d["links"].push_back({{"from", l.from},

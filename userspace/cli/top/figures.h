@@ -19,6 +19,7 @@ struct TierRow {
   uint64_t objects = 0;
   uint64_t loads = 0;  // since the daemon began: reads into a caller's memory
   double load_p50_ns = 0, load_p99_ns = 0;
+  std::vector<std::pair<int64_t, double>> nodes;  // where the kernel moves its pages: node, bytes by a sample
 };
 
 struct LinkRow {

@@ -131,6 +131,10 @@ void tiers(Lines& lines, const Figures& f, const Look& look) {
       line.push_back(
           {fmt::format("  loads {}, p99 {}", latency(t.load_p50_ns), latency(t.load_p99_ns)), Style::kPlain});
     lines.push_back(std::move(line));
+    if (t.nodes.empty()) continue;
+    std::string where = " of it";
+    for (const auto& [node, bytes] : t.nodes) where += fmt::format("  node {}: {}", node, size_text(bytes));
+    lines.push_back({{fmt::format("{:10}", ""), Style::kPlain}, {where + "  (a sample)", Style::kDim}});
   }
 }
 

@@ -135,6 +135,17 @@ TEST(TopRender, ShowsWhatMatters) {
     EXPECT_NE(text.find(wanted), std::string::npos) << wanted << "\n" << text;
 }
 
+TEST(TopRender, SaysWhereTheKernelPutATiersPages) {
+  nlohmann::json daemon = status(1, 1, 1);
+  daemon["engine"]["tiers"][0]["sampled_nodes"] = {{{"node", 0}, {"bytes", 1 << 20}},
+                                                   {{"node", 1}, {"bytes", 3 << 20}}};
+  const Figures f = make_figures({}, sample(1, daemon));
+  const std::string text = plain(render(f, History(), "/s", Look()));
+  EXPECT_NE(text.find("node 0: 1 MiB  node 1: 3 MiB  (a sample)"), std::string::npos) << text;
+  EXPECT_EQ(to_json(f, "/s")["daemon"]["tiers"][0]["sampled_nodes"][1]["bytes"], 3 << 20);
+  EXPECT_TRUE(to_json(f, "/s")["daemon"]["tiers"][1]["sampled_nodes"].empty());
+}
+
 TEST(TopRender, AWideTerminalHasWhatLoadsTake) {
   const Figures f = make_figures(sample(10, status(100, 50, 0)), sample(12, status(190, 60, 4000000)));
   Look look;
