@@ -107,6 +107,13 @@ Result<std::unique_ptr<File>> FakeDisk::open_to_read(std::span<const std::string
 Result<std::unique_ptr<File>> FakeDisk::create(const std::string& path, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   if (lost_ || !powered_) return Status(Code::kIo, path + ": no such device");
+  // As the machine's own files do: nothing but what an interrupted create() left is replaced.
+  if (const auto at = images_.find(path); at != images_.end()) {
+    const std::vector<std::byte>& now = at->second->now;
+    if (std::any_of(now.begin(), now.begin() + static_cast<ptrdiff_t>(std::min<size_t>(now.size(), 4096)),
+                    [](std::byte b) { return b != std::byte{}; }))
+      return Status(Code::kExists, path + ": is there already");
+  }
   auto image = std::make_shared<Image>();
   image->now.resize(bytes);
   image->durable.resize(bytes);

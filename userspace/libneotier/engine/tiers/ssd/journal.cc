@@ -63,6 +63,10 @@ Status Journal::format(File& file) {
     writes[area].prepare(IoOp::kWrite, area_offset(area), memory_ + area * kBlock, kBlock, -1);
   if (const int64_t failed = run_now(file, writes); failed < 0)
     return {Code::kIo, std::string("the journal cannot be written: ") + std::strerror(static_cast<int>(-failed))};
+  Access sync;
+  sync.prepare(IoOp::kSync, 0);
+  if (const int64_t failed = run_now(file, std::span(&sync, 1)); failed < 0)
+    return {Code::kIo, std::string("the journal cannot be made durable: ") + std::strerror(static_cast<int>(-failed))};
   return Status::ok();
 }
 

@@ -30,7 +30,7 @@ class Journal {
   // `memory`: kMemoryBytes, aligned.
   Journal(const Geometry& geometry, std::byte* memory, Index index);
 
-  // An empty journal in a new file, not yet durable.
+  // An empty journal in a new file, durable: before there is a superblock that says so.
   Status format(File& file);
   // Reads back; calls `apply` in order. kCorrupt where no complete checkpoint is left.
   Status load(File& file, const Apply& apply);

@@ -92,6 +92,9 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
   if (!geometry) return Status(geometry.status().code(), options.path + ": " + geometry.status().what());
   const std::string path = options.path, part = path + ".part";
   Result<std::unique_ptr<File>> file = system.create(part, geometry->file_bytes);
+  // Killed between its last write and its name, a start leaves one that is whole.
+  if (!file && file.status().code() == Code::kExists && erase_unused(options, part))
+    file = system.create(part, geometry->file_bytes);
   if (!file) return file.status();
   auto store = std::make_unique<Store>(std::move(options), std::move(*file), *geometry);
   if (Status made = store->journal_.format(*store->file_); !made) return Status(made.code(), part + ": " + made.what());
@@ -100,6 +103,19 @@ Result<std::unique_ptr<SsdTier::Store>> SsdTier::Store::open(SsdOptions options)
   store->segments_.settle();
   store->thread_ = std::thread([&store = *store] { store.run(); });
   return store;
+}
+
+// Erases a tier that holds nothing, so that create() may take its place; every other file stays as it is.
+bool SsdTier::Store::erase_unused(const SsdOptions& options, const std::string& path) {
+  Result<std::unique_ptr<File>> file = options.file_system->open(path);
+  if (!file) return false;
+  uint32_t version = 0;
+  const Result<ssd::Geometry> geometry = ssd::read_superblock(**file, path, version);
+  if (!geometry) return false;
+  SsdOptions of_it = options;
+  of_it.path = path;
+  Store store(std::move(of_it), std::move(*file), *geometry);
+  return store.load() && store.table_.extents() == 0 && ssd::erase_superblock(*store.file_, path);
 }
 
 Status SsdTier::Store::load() {

@@ -102,6 +102,7 @@ class SsdTier::Store {
   using Holes = std::vector<std::pair<uint32_t, uint32_t>>;  // what was written, ranges of bytes in a chunk
 
   // store.cc, and from failure() on medium_loss.cc
+  static bool erase_unused(const SsdOptions& options, const std::string& path);
   Status load();
   void run();
   void turn(bool stop);

@@ -29,19 +29,35 @@ Result<Geometry> read_superblock(File& file, const std::string& path, uint32_t& 
   return decode_superblock(std::span(memory.get(), kBytes), file.bytes(), path, version);
 }
 
+namespace {
+
+Status write_copy(File& file, size_t copy, std::byte* block, const std::string& path) {
+  Access write;
+  write.prepare(IoOp::kWrite, copy * kBlock, block, kBlock, -1);
+  if (const int64_t failed = run_now(file, std::span(&write, 1)); failed < 0)
+    return io_error(failed, path + ": the superblock cannot be written");
+  Access sync;
+  sync.prepare(IoOp::kSync, 0);
+  if (const int64_t failed = run_now(file, std::span(&sync, 1)); failed < 0)
+    return io_error(failed, path + ": cannot be made durable");
+  return Status::ok();
+}
+
+}  // namespace
+
 Status write_superblock(File& file, const Geometry& geometry, const std::string& path) {
   const Memory memory = make_memory(kBlock);
   encode_superblock(geometry, std::span<std::byte, kBlock>(memory.get(), kBlock));
-  for (size_t copy = 0; copy < 2; copy++) {
-    Access write;
-    write.prepare(IoOp::kWrite, copy * kBlock, memory.get(), kBlock, -1);
-    if (const int64_t failed = run_now(file, std::span(&write, 1)); failed < 0)
-      return io_error(failed, path + ": the superblock cannot be written");
-    Access sync;
-    sync.prepare(IoOp::kSync, 0);
-    if (const int64_t failed = run_now(file, std::span(&sync, 1)); failed < 0)
-      return io_error(failed, path + ": cannot be made durable");
-  }
+  for (size_t copy = 0; copy < 2; copy++)
+    if (Status written = write_copy(file, copy, memory.get(), path); !written) return written;
+  return Status::ok();
+}
+
+Status erase_superblock(File& file, const std::string& path) {
+  const Memory memory = make_memory(kBlock);
+  std::memset(memory.get(), 0, kBlock);
+  for (const size_t copy : {1, 0})
+    if (Status written = write_copy(file, copy, memory.get(), path); !written) return written;
   return Status::ok();
 }
 

@@ -14,5 +14,7 @@ Status io_error(int64_t result, const std::string& what);
 Result<Geometry> read_superblock(File& file, const std::string& path, uint32_t& version);
 // Durable when it returns. Of a file that has one: a copy is written when the other one is whole.
 Status write_superblock(File& file, const Geometry& geometry, const std::string& path);
+// Zeros in its place, durable when it returns; cut short, the first copy is still whole.
+Status erase_superblock(File& file, const std::string& path);
 
 }  // namespace neotier::engine::ssd
