@@ -180,6 +180,9 @@ static u32 neotier_age_page(struct neotier_age_walk *walk, u32 frame)
 	walk->huge_folio = walk->huge && folio_order(folio) == NEOTIER_HUGE_ORDER && folio_pfn(folio) == pfn;
 	if (folio_test_lru(folio) && folio_test_anon(folio) && (walk->huge_folio || !folio_test_large(folio)))
 		neotier_owner_each(folio, neotier_age_vma, walk);
+	else if (folio_test_lru(folio) && neotier_cached_check(folio, NEOTIER_REFERENCED) == NR_NEOTIER_SKIP)
+		neotier_ages_see_cached(&walk->exchange->ages, frame, walk->look,
+					neotier_cached_accessed(folio, walk->look == NEOTIER_AGE_LOOK_ARM));
 	if (walk->huge_folio) {
 		pages = NEOTIER_HUGE_PAGES;
 		if (walk->look == NEOTIER_AGE_LOOK_CHECK && walk->nr_checked < ARRAY_SIZE(walk->checked))
@@ -192,7 +195,11 @@ static u32 neotier_age_page(struct neotier_age_walk *walk, u32 frame)
 /* Most of what cannot leave is told by its flags, as they are now, and no reference is held for that. */
 static inline bool neotier_age_could_leave(struct page *page, bool huge)
 {
-	return PageLRU(page) && PageAnon(page) && (!PageCompound(page) || (huge && PageHead(page)));
+	if (!PageLRU(page))
+		return false;
+	if (PageAnon(page))
+		return !PageCompound(page) || (huge && PageHead(page));
+	return READ_ONCE(neotier_knobs.page_cache) && !PageCompound(page) && atomic_read(&page->_mapcount) < 0;
 }
 
 /* From frame @first on, up to @end or the size of a group. Return: where it ended. */

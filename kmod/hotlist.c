@@ -46,8 +46,6 @@ enum neotier_skip neotier_folio_check(struct neotier_way way, struct folio *foli
 		return NEOTIER_SKIP_RANGE;
 	if (hold != NEOTIER_LOCKED && !folio_test_lru(folio))
 		return NEOTIER_SKIP_NOT_LRU;
-	if (!folio_test_anon(folio))
-		return NEOTIER_SKIP_FILE;
 	if (folio_test_unevictable(folio) || folio_test_mlocked(folio))
 		return NEOTIER_SKIP_UNEVICTABLE;
 	if (folio_test_swapcache(folio))
@@ -56,6 +54,12 @@ enum neotier_skip neotier_folio_check(struct neotier_way way, struct folio *foli
 		return NEOTIER_SKIP_WRITEBACK;
 	if (neotier_folio_is_ksm(folio))
 		return NEOTIER_SKIP_SHARED;
+	if (!folio_test_anon(folio)) {
+		enum neotier_skip reason = neotier_cached_check(folio, hold);
+
+		if (reason != NR_NEOTIER_SKIP)
+			return reason;
+	}
 	if (neotier_folio_poisoned(folio))
 		return NEOTIER_SKIP_BUSY;
 	if (way.down ? !neotier_rules_victim(folio_pfn(folio)) : !neotier_rules_range(folio_pfn(folio)))
@@ -79,7 +83,8 @@ enum neotier_skip neotier_page_check(struct neotier_way way, struct folio *folio
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
 	if (hold != NEOTIER_LOCKED) {
-		int mapcount = neotier_folio_mapcount(folio);
+		/* The page cache has one of its own. */
+		int mapcount = folio_test_anon(folio) ? neotier_folio_mapcount(folio) : 1;
 
 		if (mapcount > 1)
 			return NEOTIER_SKIP_SHARED;

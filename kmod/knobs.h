@@ -42,6 +42,7 @@ struct neotier_knobs {
 	u32 room;		/* enum neotier_room_mode */
 	u32 promote_huge;	/* enum neotier_promote_huge */
 	u32 split_huge;		/* 1: huge folios are split where pages of theirs alone should move */
+	u32 page_cache;		/* 1: page cache and shared memory that nobody maps moves, too */
 	u32 confirm_epochs;	/* epochs that have to report a page; 1: the first one is enough */
 	u32 p_start_ppm, p_min_ppm, p_max_ppm;
 	u32 saved_ns, payback_ms;	/* payback_ms: 1 .. NEOTIER_PAYBACK_MAX_MS */

@@ -14,7 +14,8 @@
  *
  * Down goes as up does: page by page, so that room for a hot page is made by one that is not in use.
  *
- * Not here: large folios of other sizes, page cache, KSM (see neotier_page_check()).
+ * Page cache that nobody maps goes the same way. Not here: what is mapped of it, large folios of other sizes, KSM (see
+ * neotier_page_check()).
  */
 #include <linux/cpuset.h>
 #include <linux/ktime.h>
@@ -66,6 +67,9 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, struct
 	}
 	migrate_device_pages(dev->src, dev->dst, 1);
 	if (dev->dst[0]) {
+		/* That of a file is left to the caller, and without it the old page could not be freed. */
+		if ((dev->src[0] & MIGRATE_PFN_MIGRATE) && !folio_test_anon(page_folio(from)))
+			WRITE_ONCE(from->mapping, NULL);
 		if (!(dev->src[0] & MIGRATE_PFN_MIGRATE)) {
 			reason = NEOTIER_SKIP_BUSY;
 		} else if (way.down) {

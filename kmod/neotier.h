@@ -367,7 +367,7 @@ struct neotier_owner {
 /**
  * neotier_owner_hold() - look whether all that may map a page allow that it moves, and keep them from changing that
  * @way: from where to where
- * @folio: anonymous; the caller holds a reference
+ * @folio: the caller holds a reference; one that is not anonymous has nobody to be held
  * @owner: filled; to be released when NR_NEOTIER_SKIP is returned
  *
  * Waits for no lock. Return: NR_NEOTIER_SKIP when they do, else why not.
@@ -384,6 +384,23 @@ void neotier_owner_release(struct neotier_owner *owner);
  * With the anon_vma's lock held, read: page tables of these VMAs stay. None where it is not to be had at once.
  */
 void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg), void *arg);
+
+/* cached.c: page cache and shared memory that no process maps. */
+
+/**
+ * neotier_cached_check() - whether a page of it may move, but for what holds for other memory as well
+ * @folio: not anonymous
+ * @hold: what the caller has of it; locked, its file is asked as well
+ *
+ * Return: NR_NEOTIER_SKIP when it may, else why not.
+ */
+enum neotier_skip neotier_cached_check(struct folio *folio, enum neotier_hold hold);
+
+/*
+ * Whether it has been read or written since it was last cleared, as far as its flags tell; @clear: from now on. Reclaim then
+ * takes it for used once less.
+ */
+bool neotier_cached_accessed(struct folio *folio, bool clear);
 
 /* age.c: which pages of the target node make room. Under dev->lock. */
 
@@ -421,6 +438,8 @@ bool neotier_rules_nodes(struct neotier_way way);
 bool neotier_rules_cgroup(struct folio *folio);
 /* @process: any thread of it. Under RCU. */
 bool neotier_rules_process(struct task_struct *process);
+/* Memory of no process: not where processes are named whose memory alone is promoted. */
+bool neotier_rules_nobody(void);
 
 /**
  * neotier_rules_store() - replace a list

@@ -227,9 +227,13 @@ void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct
 enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner)
 {
 	enum neotier_skip reason;
-	struct anon_vma *root, *anon_vma = neotier_anon_vma_lock(folio, &root, &reason);
+	struct anon_vma *root, *anon_vma;
 
 	owner->nr = 0;
+	/* Page cache that nobody maps: see neotier_cached_check(). */
+	if (!folio_test_anon(folio))
+		return way.down || neotier_rules_nobody() ? NR_NEOTIER_SKIP : NEOTIER_SKIP_PROCESS;
+	anon_vma = neotier_anon_vma_lock(folio, &root, &reason);
 	if (!anon_vma)
 		return reason;
 	reason = neotier_owner_walk(way, anon_vma, folio, owner);

@@ -137,6 +137,11 @@ bool neotier_rules_process(struct task_struct *process)
 	       (!include || neotier_list_has_process(include, process));
 }
 
+bool neotier_rules_nobody(void)
+{
+	return !rcu_access_pointer(neotier_rules[NEOTIER_INCLUDE_PIDS]);
+}
+
 static void neotier_list_free(struct neotier_rule_list *list)
 {
 	unsigned int i;

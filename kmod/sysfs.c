@@ -24,6 +24,7 @@ struct neotier_knobs neotier_knobs = {
 	.reserve_pages = 1024,
 	.batch = 64,
 	.split_huge = 1,
+	.page_cache = 1,
 	.log_interval_s = 24 * 3600,
 	.confirm_epochs = 2,
 };
@@ -104,6 +105,7 @@ static struct neotier_knob neotier_knob_table[] = {
 	NEOTIER_KNOB(batch, 1, NEOTIER_BATCH_MAX, false),
 	NEOTIER_KNOB(promote_huge, 0, 2, true),
 	NEOTIER_KNOB(split_huge, 0, 1, true),
+	NEOTIER_KNOB(page_cache, 0, 1, false),
 	NEOTIER_KNOB(confirm_epochs, 1, 8, false),
 	NEOTIER_KNOB(p_start_ppm, 1, 1000000, true),
 	NEOTIER_KNOB(p_min_ppm, 1, 1000000, true),

@@ -46,24 +46,28 @@ void neotier_ages_begin(struct neotier_ages *ages)
 	ages->pass = ages->pass % PASSES + 1;
 }
 
-static void neotier_ages_arm(struct neotier_ages *ages, u32 frame, bool accessed, bool huge)
+/* What a page is looked at as. */
+enum neotier_age_kind { NEOTIER_AGE_MAPPED, NEOTIER_AGE_HUGE, NEOTIER_AGE_CACHED };
+
+static void neotier_ages_arm(struct neotier_ages *ages, u32 frame, bool accessed, enum neotier_age_kind kind)
 {
 	u32 age = neotier_age_of(ages, frame);
 	bool again = ages->frames[frame] >> NEOTIER_AGE_PASS_SHIFT == ages->pass;
 
 	ages->armed += !again;
-	if (accessed || age == NEOTIER_AGE_UNKNOWN) {
+	/* Whoever makes a page that is mapped accesses it. */
+	if (accessed || (age == NEOTIER_AGE_UNKNOWN && kind != NEOTIER_AGE_CACHED)) {
 		age = NEOTIER_AGE_IN_USE;
 	} else if (!again) {
 		age = NEOTIER_AGE_OLD;
 		ages->found++;
-		if (!huge)
+		if (kind != NEOTIER_AGE_HUGE)
 			neotier_age_found_add(&ages->old, frame);
 	}
 	neotier_ages_set(ages, frame, age | NEOTIER_AGE_ARMED);
 }
 
-static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool accessed, bool huge)
+static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool accessed, enum neotier_age_kind kind)
 {
 	u32 age = neotier_age_of(ages, frame);
 
@@ -72,28 +76,36 @@ static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool access
 	} else if (!neotier_ages_due(ages, frame, NEOTIER_AGE_LOOK_CHECK)) {
 		return;
 	} else if (age == NEOTIER_AGE_IN_USE) {
-		age = NEOTIER_AGE_IDLE;
+		age = kind == NEOTIER_AGE_CACHED ? NEOTIER_AGE_OLD : NEOTIER_AGE_IDLE;
 		ages->found++;
-		if (!huge)
-			neotier_age_found_add(&ages->idle, frame);
+		if (kind != NEOTIER_AGE_HUGE)
+			neotier_age_found_add(kind == NEOTIER_AGE_CACHED ? &ages->old : &ages->idle, frame);
 	}
 	neotier_ages_set(ages, frame, age);
 }
 
-void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed)
+static void neotier_ages_seen(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed,
+			      enum neotier_age_kind kind)
 {
 	if (look == NEOTIER_AGE_LOOK_ARM)
-		neotier_ages_arm(ages, frame, accessed, false);
+		neotier_ages_arm(ages, frame, accessed, kind);
 	else
-		neotier_ages_check(ages, frame, accessed, false);
+		neotier_ages_check(ages, frame, accessed, kind);
+}
+
+void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed)
+{
+	neotier_ages_seen(ages, frame, look, accessed, NEOTIER_AGE_MAPPED);
 }
 
 void neotier_ages_see_huge(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed)
 {
-	if (look == NEOTIER_AGE_LOOK_ARM)
-		neotier_ages_arm(ages, frame, accessed, true);
-	else
-		neotier_ages_check(ages, frame, accessed, true);
+	neotier_ages_seen(ages, frame, look, accessed, NEOTIER_AGE_HUGE);
+}
+
+void neotier_ages_see_cached(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed)
+{
+	neotier_ages_seen(ages, frame, look, accessed, NEOTIER_AGE_CACHED);
 }
 
 void neotier_ages_pieces(struct neotier_ages *ages, u32 frame)

@@ -124,6 +124,13 @@ void neotier_ages_see(struct neotier_ages *ages, u32 frame, enum neotier_age_loo
 /* As neotier_ages_see(), of a huge folio by its first frame: its age is kept, and it is no victim. */
 void neotier_ages_see_huge(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed);
 
+/*
+ * As neotier_ages_see(), of page cache that nobody maps. @accessed: it was used since it came, or since it was armed. One that was
+ * not is old at once. So it makes room before what programs have mapped: each use of it is a system call, beside which slower
+ * memory is little.
+ */
+void neotier_ages_see_cached(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed);
+
 /* Whether a huge folio that was checked, by its first frame, was not accessed. */
 static inline bool neotier_ages_huge_idle(const struct neotier_ages *ages, u32 frame)
 {

@@ -69,6 +69,19 @@ TEST(Age, TheOldComeBeforeTheIdle) {
   EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
 }
 
+TEST(Age, PageCacheComesBeforeWhatIsMapped) {
+  Node node(6);
+  node.pass({}, {0, 1});
+  neotier_ages_begin(&node.ages);
+  // 0 and 1 are mapped, and idle. 2 was not used since it came, 3 was, and 4 goes on; 5 is used in the window.
+  for (const u32 frame : {0, 1}) neotier_ages_see(&node.ages, frame, kArm, true);
+  for (const u32 frame : {2, 3, 4, 5}) neotier_ages_see_cached(&node.ages, frame, kArm, frame == 3 || frame == 4);
+  for (const u32 frame : {0, 1}) neotier_ages_see(&node.ages, frame, kCheck, false);
+  for (const u32 frame : {2, 3, 4, 5}) neotier_ages_see_cached(&node.ages, frame, kCheck, frame > 3);
+  for (const u32 frame : {2, 3, 0, 1}) EXPECT_EQ(node.victim(), frame);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
 TEST(Age, OneAccessAndAVictimIsNoneAnyMore) {
   Node node(2);
   node.pass({}, {});

@@ -77,6 +77,7 @@ rw loss_ppm 0 0 1000001 -1 x
 rw loss_base_ms 10000 10000 10001 x
 rw log_interval_s 2678400 2678400 2678401 x
 rw split_huge 0 0 2 x
+rw page_cache 0 0 2 x
 rw exclude_cgroups "1 0x10" "1 16" "1 x" "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17"
 rw include_cgroups "7" "7" "-1" "0x" "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17"
 for name in exclude_pids include_pids; do

@@ -25,19 +25,26 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root"/{bin,proc,sys,dev,tmp,test}
 cp "$(command -v busybox)" "$root/bin/busybox"
-for program in kmod_device kmod_content kmod_storm; do
+for program in kmod_device kmod_content kmod_file kmod_storm; do
 	gcc -O2 -Wall -static -I"$top/include" -o "$root/test/$program" "$here/$program.c" -lpthread
 done
 cp "$here"/kmod_*.sh "$top/docs/abi/sysfs-kernel-neotier" "$root/test/"
 # Debug information is most of the file, and the guest's memory is small.
 strip --strip-debug -o "$root/test/neotier.ko" "$module"
 [ -z "${UNTESTED:-}" ] || strip --strip-debug -o "$root/test/neotier-untested.ko" "$UNTESTED"
-# A RAM disk to swap to, from the kernel's own modules where it is not built in.
-brd=("$(dirname "$(dirname "$kernel")")"/lib/modules/*/kernel/drivers/block/brd.ko*)
-case ${brd[0]} in
-*.xz) xz -dc "${brd[0]}" > "$root/test/brd.ko" ;;
-*.ko) cp "${brd[0]}" "$root/test/brd.ko" ;;
-esac
+# A RAM disk, to swap to and for a file system, from the kernel's own modules where they are not built in.
+modules=$(dirname "$(dirname "$kernel")")/lib/modules
+for name in drivers/block/brd crypto/crc32c_generic lib/crc16 fs/mbcache fs/jbd2/jbd2 fs/ext4/ext4; do
+	found=("$modules"/*/kernel/"$name".ko*)
+	case ${found[0]} in
+	*.xz) xz -dc "${found[0]}" > "$root/test/${name##*/}.ko" ;;
+	*.ko) cp "${found[0]}" "$root/test/${name##*/}.ko" ;;
+	esac
+done
+truncate -s 64M "$work/ext4"
+mkfs.ext4 -q -E lazy_itable_init=0 "$work/ext4"
+gzip -1 < "$work/ext4" > "$root/test/ext4.gz"
+rm "$work/ext4"
 [ $# -gt 0 ] || set -- kmod_abi.sh kmod_promote.sh kmod_system.sh kmod_unload.sh kmod_hostile.sh kmod_bind.sh kmod_clock.sh kmod_ledger.sh kmod_rules.sh kmod_reset.sh
 cat > "$root/init" << INIT
 #!/bin/busybox sh
