@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: Apache-2.0
 # page_cache: files' pages and shared memory that nobody maps make room for hot pages, and come up when they are hot; contents
-# are as written, nothing is leaked, and what is mapped, in use, dirty or has a memory policy stays.
+# are as written, nothing is leaked, and what is mapped, in use or has a memory policy stays.
 . "$(dirname "$0")/kmod_lib.sh"
 
 if [ "$NEOTIER_FAKE" != 1 ]; then
@@ -11,7 +11,7 @@ fi
 begin
 node=$(slow_node)
 content="$NEOTIER_BIN/kmod_content node=$node"
-file="$NEOTIER_BIN/kmod_file node=$node"
+file=$NEOTIER_BIN/kmod_file
 echo 0 > /proc/sys/kernel/numa_balancing
 [ ! -w /sys/kernel/mm/numa/demotion_enabled ] || echo 0 > /sys/kernel/mm/numa/demotion_enabled
 echo 1 > $sys/device0/threshold
@@ -138,7 +138,7 @@ content_until "above kept_mempolicy $before" node="$node" mb=16 enable sleep
 	not_ok "a file system with a memory policy stays: kept_mempolicy" "$slow -> $(slow_pages /tmp/bound/cold)"
 umount /tmp/bound
 
-# A file system on a disk: what is clean makes room, what is not waits for the disk.
+# A file system on a disk.
 if insmod /test/crc32c_generic.ko 2> /dev/null; insmod /test/crc16.ko 2> /dev/null; insmod /test/mbcache.ko 2> /dev/null
 	insmod /test/jbd2.ko 2> /dev/null; insmod /test/ext4.ko 2> /dev/null; insmod /test/brd.ko rd_nr=1 rd_size=65536 2> /dev/null
 	gzip -dc /test/ext4.gz > /dev/ram0 2> /dev/null && mkdir -p /tmp/disk && mount -t ext4 /dev/ram0 /tmp/disk 2> /dev/null; then
@@ -160,6 +160,7 @@ if insmod /test/crc32c_generic.ko 2> /dev/null; insmod /test/crc16.ko 2> /dev/nu
 	line=$($file path=/tmp/disk/file check)
 	[ "$(field "$line" errors)" = 0 ] && ok "and so on the disk" || not_ok "and so on the disk" "$line"
 	line=$($file path=/tmp/disk/file seconds=3 read write feed)
+	[ "$(field "$line" errors)" = 0 ] && ok "each word right while it is read and written" || not_ok "each word right while it is read and written" "$line"
 	sync
 	echo 1 > /proc/sys/vm/drop_caches
 	line=$($file path=/tmp/disk/file check)

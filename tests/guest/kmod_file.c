@@ -2,7 +2,7 @@
 /*
  * kmod_file: a file's pages in the page cache, while the module moves them.
  *
- *	kmod_file path=<file> [mb=<size to make it with>] [node=<slow node>] [on=<node that its pages are taken from>]
+ *	kmod_file path=<file> [mb=<size to make it with>] [on=<node that its pages are taken from>]
  *		  [seconds=<time>] [feed] [read] [write] [map] [check] [more=<pages that have to leave the slow node before the end>]
  *
  * Without seconds it makes the file, or looks where it lies, and ends. feed: tells kmod_device which of its pages are on the slow node.
@@ -96,14 +96,13 @@ static volatile char *map_all(int fd, uint64_t pages)
 }
 
 /* Its pages on the slow node; told to the device's stand-in where there is one. */
-static uint64_t look(int fd, uint64_t pages, int node, uint64_t base_pfn, struct kmod_feed *feed)
+static uint64_t look(int fd, uint64_t pages, uint64_t base_pfn, struct kmod_feed *feed)
 {
 	static uint64_t entry[KMOD_FEED_MAX];
 	volatile char *memory = map_all(fd, pages);
 	int map = open("/proc/self/pagemap", O_RDONLY);
 	uint64_t page, slow = 0;
 
-	(void)node;
 	if (pages > KMOD_FEED_MAX || map < 0 || pread(map, entry, pages * 8, (off_t)((uintptr_t)memory / PAGE * 8)) != (ssize_t)(pages * 8))
 		die("file: pagemap");
 	close(map);
@@ -127,11 +126,10 @@ static uint64_t look(int fd, uint64_t pages, int node, uint64_t base_pfn, struct
 int main(int argc, char **argv)
 {
 	uint64_t mb = 0, seconds = 0, more = 0, pages, page, errors = 0, calls = 0, slow, first, start, told = 0, base_pfn = 0x100000;
-	int node = 1, on = -1, fed = 0, checked = 0, reads = 0, writes = 0, mapped = 0, n, fd;
+	int on = -1, fed = 0, checked = 0, reads = 0, writes = 0, mapped = 0, n, fd;
 	uint32_t random = 1;
 	const char *path = NULL;
 	struct kmod_feed *feed = NULL;
-	volatile char *memory = NULL;
 	struct stat about;
 
 	for (n = 1; n < argc; n++) {
@@ -139,8 +137,6 @@ int main(int argc, char **argv)
 			path = argv[n] + 5;
 		else if (!strncmp(argv[n], "mb=", 3))
 			mb = strtoull(argv[n] + 3, NULL, 0);
-		else if (!strncmp(argv[n], "node=", 5))
-			node = atoi(argv[n] + 5);
 		else if (!strncmp(argv[n], "on=", 3))
 			on = atoi(argv[n] + 3);
 		else if (!strncmp(argv[n], "seconds=", 8))
@@ -188,12 +184,12 @@ int main(int argc, char **argv)
 			die("file: feed");
 	}
 	if (mapped)
-		memory = map_all(fd, pages);
-	first = slow = look(fd, pages, node, base_pfn, NULL);
+		map_all(fd, pages);
+	first = slow = look(fd, pages, base_pfn, NULL);
 	start = now_ms();
 	while (seconds && !ended && now_ms() - start < seconds * 1000) {
 		if ((feed || more) && now_ms() - told > 200) {
-			slow = look(fd, pages, node, base_pfn, feed);
+			slow = look(fd, pages, base_pfn, feed);
 			told = now_ms();
 			if (more && first >= slow + more)
 				break;
@@ -211,11 +207,10 @@ int main(int argc, char **argv)
 	}
 	if (feed)
 		feed->count = 0;
-	slow = look(fd, pages, node, base_pfn, NULL);
+	slow = look(fd, pages, base_pfn, NULL);
 	for (page = 0; checked && page < pages; page++)
 		errors += (uint64_t)wrong(fd, page);
 	printf("file: pages=%llu slow=%llu errors=%llu calls=%llu\n", (unsigned long long)pages, (unsigned long long)slow,
 	       (unsigned long long)errors, (unsigned long long)calls);
-	(void)memory;
 	return errors || (more && first < slow + more);
 }
