@@ -7,8 +7,8 @@
  * that it clears is handed on as the folio's young flag, so that the kernel's reclaim still knows of the access. No TLB is
  * flushed, as the kernel does not for this: a translation that stays cached hides accesses for a while.
  *
- * Invariant: page tables are walked with the anon_vma's lock held, read. A process takes it for writing before it frees the
- * tables of a VMA, and khugepaged before it takes a table's place.
+ * Invariant: page tables are walked with the anon_vma's lock held, read, or the file's. A process takes it for writing before it
+ * frees the tables of a VMA, and khugepaged before it takes a table's place, or it lets RCU free the table.
  *
  * Memory of virtual machines is left alone: what a guest accesses is not in these page tables.
  */
@@ -42,7 +42,7 @@ struct neotier_age_walk {
 	enum neotier_age_look look;
 	unsigned int vmas, entries;
 	bool huge;		/* huge folios are looked at as well */
-	bool huge_folio;	/* what is looked at now, from this frame on */
+	bool huge_folio, anon;	/* what is looked at now, from this frame on */
 	u32 frame;
 	/* Huge folios that were checked, by their first frame. */
 	u32 checked[NEOTIER_AGE_SPLITS];
@@ -104,6 +104,20 @@ static bool neotier_pte_maps_page(pte_t pte)
 	return pte_present(pte) && !pte_special(pte) && !pte_protnone(pte);
 }
 
+/* Others than those whose tables are walked may map what is of the other kind. */
+static bool neotier_age_of_walk(const struct neotier_age_walk *walk, struct page *page)
+{
+	if (PageAnon(page) || walk->anon)
+		return PageAnon(page) && walk->anon;
+	return neotier_cached_check(page_folio(page), NEOTIER_REFERENCED) == NR_NEOTIER_SKIP;
+}
+
+/* Whether system calls have used a file's page that is mapped. */
+static bool neotier_age_called(const struct neotier_age_walk *walk, pte_t pte)
+{
+	return !walk->anon && neotier_cached_accessed(page_folio(pfn_to_page(pte_pfn(pte))), walk->look == NEOTIER_AGE_LOOK_ARM);
+}
+
 /* All pages that the page table of @address maps for the VMA. */
 static void neotier_age_table(struct vm_area_struct *vma, unsigned long address, struct neotier_age_walk *walk)
 {
@@ -121,11 +135,13 @@ static void neotier_age_table(struct vm_area_struct *vma, unsigned long address,
 
 		if (!neotier_pte_maps_page(pte) || frame >= x->ages.nr)
 			continue;
+		if (vma->vm_file && !neotier_age_of_walk(walk, pfn_to_page(pte_pfn(pte))))
+			continue;
 		if (pte_young(pte) && walk->look == NEOTIER_AGE_LOOK_ARM) {
 			neotier_pte_clear_young(entry);
 			folio_set_young(page_folio(pfn_to_page(pte_pfn(pte))));
 		}
-		neotier_ages_see(&x->ages, frame, walk->look, pte_young(pte));
+		neotier_ages_see(&x->ages, frame, walk->look, pte_young(pte) || neotier_age_called(walk, pte));
 	}
 	neotier_pte_unlock(lock);
 }
@@ -162,8 +178,19 @@ static bool neotier_age_vma(struct vm_area_struct *vma, unsigned long address, v
 		else
 			neotier_age_table(vma, address, walk);
 	}
-	/* More could not be held for a move either. */
-	return ++walk->vmas < NEOTIER_OWNERS_MAX;
+	/* More could not be held for a move either; of a file's mappings all are to be seen. */
+	return ++walk->vmas < NEOTIER_OWNERS_MAX || !walk->anon;
+}
+
+static void neotier_age_folio(struct neotier_age_walk *walk, struct folio *folio)
+{
+	bool small = !folio_test_large(folio), file = !walk->anon && neotier_cached_check(folio, NEOTIER_REFERENCED) == NR_NEOTIER_SKIP;
+
+	if ((walk->anon && (walk->huge_folio || small)) || (file && neotier_folio_mapcount(folio)))
+		neotier_owner_each(folio, neotier_age_vma, walk);
+	else if (file)
+		neotier_ages_see_cached(&walk->exchange->ages, walk->frame, walk->look,
+					neotier_cached_accessed(folio, walk->look == NEOTIER_AGE_LOOK_ARM));
 }
 
 /* Of the pages that its table maps, or of the huge folio that it is the first page of. Return: pages that it stands for. */
@@ -178,11 +205,9 @@ static u32 neotier_age_page(struct neotier_age_walk *walk, u32 frame)
 	walk->vmas = 0;
 	walk->frame = frame;
 	walk->huge_folio = walk->huge && folio_order(folio) == NEOTIER_HUGE_ORDER && folio_pfn(folio) == pfn;
-	if (folio_test_lru(folio) && folio_test_anon(folio) && (walk->huge_folio || !folio_test_large(folio)))
-		neotier_owner_each(folio, neotier_age_vma, walk);
-	else if (folio_test_lru(folio) && neotier_cached_check(folio, NEOTIER_REFERENCED) == NR_NEOTIER_SKIP)
-		neotier_ages_see_cached(&walk->exchange->ages, frame, walk->look,
-					neotier_cached_accessed(folio, walk->look == NEOTIER_AGE_LOOK_ARM));
+	walk->anon = folio_test_anon(folio);
+	if (folio_test_lru(folio))
+		neotier_age_folio(walk, folio);
 	if (walk->huge_folio) {
 		pages = NEOTIER_HUGE_PAGES;
 		if (walk->look == NEOTIER_AGE_LOOK_CHECK && walk->nr_checked < ARRAY_SIZE(walk->checked))
@@ -199,7 +224,7 @@ static inline bool neotier_age_could_leave(struct page *page, bool huge)
 		return false;
 	if (PageAnon(page))
 		return !PageCompound(page) || (huge && PageHead(page));
-	return READ_ONCE(neotier_knobs.page_cache) && !PageCompound(page) && atomic_read(&page->_mapcount) < 0;
+	return READ_ONCE(neotier_knobs.page_cache) && !PageCompound(page);
 }
 
 /* From frame @first on, up to @end or the size of a group. Return: where it ended. */

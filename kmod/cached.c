@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Page cache and shared memory that no process maps: it is read and written by system calls alone, so there are no page tables
- * to unmap it from, and no owner but its cgroup and its file.
+ * Page cache and shared memory. Who maps it is owner.c's; here is what the file's own page has to be like.
  *
  * Invariant: what moves is in no state that its file system keeps elsewhere. It is up to date, clean or in memory alone, without
- * buffers, and of a file system whose own way to move such a page is the kernel's plain one. A file's memory policy is its
- * owner's word: such files stay as they are.
- *
- * A page that is mapped stays (skipped_file): its rules would have to be asked of all that map the file.
+ * buffers, and of a file system whose own way to move such a page is the kernel's plain one. A memory policy of the file, or of
+ * its mount, is its owner's word: such files stay as they are.
  */
 #include <linux/buffer_head.h>
 #include <linux/fs.h>
@@ -41,8 +38,7 @@ enum neotier_skip neotier_cached_check(struct folio *folio, enum neotier_hold ho
 {
 	struct address_space *mapping;
 
-	if (!READ_ONCE(neotier_knobs.page_cache) || folio_test_large(folio) || neotier_folio_mapcount(folio) ||
-	    !folio_test_uptodate(folio) || folio_has_private(folio) ||
+	if (!READ_ONCE(neotier_knobs.page_cache) || folio_test_large(folio) || !folio_test_uptodate(folio) || folio_has_private(folio) ||
 	    (folio_test_dirty(folio) && !folio_test_swapbacked(folio)))	/* shared memory is dirty always */
 		return NEOTIER_SKIP_FILE;
 	/* Without the lock the file may go away meanwhile. */
@@ -58,9 +54,10 @@ enum neotier_skip neotier_cached_check(struct folio *folio, enum neotier_hold ho
 
 bool neotier_cached_accessed(struct folio *folio, bool clear)
 {
-	bool accessed = folio_test_referenced(folio) || folio_test_active(folio);
+	bool referenced = folio_test_referenced(folio);
 
-	if (clear && folio_test_referenced(folio))
+	if (clear && referenced)
 		folio_clear_referenced(folio);
-	return accessed;
+	/* Of one that is mapped its Accessed bits say more: it may stay active until reclaim comes by. */
+	return referenced || (folio_test_active(folio) && !neotier_folio_mapcount(folio));
 }

@@ -83,15 +83,15 @@ enum neotier_skip neotier_page_check(struct neotier_way way, struct folio *folio
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
 	if (hold != NEOTIER_LOCKED) {
-		/* The page cache has one of its own. */
-		int mapcount = folio_test_anon(folio) ? neotier_folio_mapcount(folio) : 1;
+		/* The page cache has one reference of its own. */
+		int file = !folio_test_anon(folio), references = neotier_folio_mapcount(folio) + file;
 
-		if (mapcount > 1)
+		if (!file && references > 1)
 			return NEOTIER_SKIP_SHARED;
 		if (folio_maybe_dma_pinned(folio))
 			return NEOTIER_SKIP_PINNED;
-		/* A reference that is neither a mapping nor the caller's is somebody at work: unmapping would be for nothing. */
-		if (mapcount < 1 || folio_ref_count(folio) > mapcount + 1 || folio_test_locked(folio))
+		/* One that is neither of these nor the caller's is somebody at work: unmapping would be for nothing. */
+		if (references < 1 || folio_ref_count(folio) > references + 1 || folio_test_locked(folio))
 			return NEOTIER_SKIP_BUSY;
 	}
 	return NR_NEOTIER_SKIP;

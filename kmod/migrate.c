@@ -14,8 +14,7 @@
  *
  * Down goes as up does: page by page, so that room for a hot page is made by one that is not in use.
  *
- * Page cache that nobody maps goes the same way. Not here: what is mapped of it, large folios of other sizes, KSM (see
- * neotier_page_check()).
+ * Page cache and shared memory go the same way. Not here: large folios of other sizes, KSM (see neotier_page_check()).
  */
 #include <linux/cpuset.h>
 #include <linux/ktime.h>
@@ -56,6 +55,8 @@ static enum neotier_skip neotier_migrate_held(struct neotier_device *dev, struct
 	/* Between the look and the lock it may have been freed and used again. */
 	if (page_to_pfn(from) == pfn && now.mapping == identity.mapping && now.index == identity.index)
 		reason = neotier_page_check(way, page_folio(from), NEOTIER_LOCKED);
+	if (reason == NR_NEOTIER_SKIP && !folio_test_anon(page_folio(from)))
+		reason = neotier_sharers_check(way, page_folio(from), NEOTIER_LOCKED);
 	if (reason == NR_NEOTIER_SKIP) {
 		/* Before the page is published: its users must never see an unfinished copy. */
 		if (neotier_copy_page(to, from)) {

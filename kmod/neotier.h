@@ -357,6 +357,8 @@ static inline bool neotier_nothing_waits(const struct neotier_device *dev)
 
 /* Processes that may map a page: after fork() a page of one is looked for in all its children. More: the page stays. */
 #define NEOTIER_OWNERS_MAX 8U
+/* Mappings of a file's page that are looked at; with more of them it stays. */
+#define NEOTIER_SHARERS_MAX 64U
 struct neotier_owner {
 	struct mm_struct *mms[NEOTIER_OWNERS_MAX];	/* each with its mmap_lock held, read */
 	/* Where each may map the folio: the page with this number in it, at this address. */
@@ -367,25 +369,39 @@ struct neotier_owner {
 /**
  * neotier_owner_hold() - look whether all that may map a page allow that it moves, and keep them from changing that
  * @way: from where to where
- * @folio: the caller holds a reference; one that is not anonymous has nobody to be held
+ * @folio: the caller holds a reference
  * @owner: filled; to be released when NR_NEOTIER_SKIP is returned
  *
- * Waits for no lock. Return: NR_NEOTIER_SKIP when they do, else why not.
+ * Of a file's page nobody is held: see neotier_sharers_check(). Waits for no lock. Return: NR_NEOTIER_SKIP when they do, else
+ * why not.
  */
 enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner);
 void neotier_owner_release(struct neotier_owner *owner);
 
 /**
+ * neotier_sharers_check() - look whether all that may map a file's page allow that it moves
+ * @way: from where to where
+ * @folio: not anonymous
+ * @hold: what the caller has of it
+ *
+ * Any number of processes may map it, and more may begin to, so they are not held. The answer is one for good where the page is
+ * locked, isolated and unmapped: who changes its rules now meets a page that is on its way. Waits for no lock. Return:
+ * NR_NEOTIER_SKIP when they do, else why not.
+ */
+enum neotier_skip neotier_sharers_check(struct neotier_way way, struct folio *folio, enum neotier_hold hold);
+
+/**
  * neotier_owner_each() - visit the VMAs that may map a page
- * @folio: anonymous; the caller holds a reference
+ * @folio: the caller holds a reference
  * @visit: VMA, the page's address in it, @arg; false: no more
  * @arg: for @visit
  *
- * With the anon_vma's lock held, read: page tables of these VMAs stay. None where it is not to be had at once.
+ * With a lock of theirs held, read: page tables of these VMAs stay. None where it is not to be had at once; and none of a file's
+ * page that could be no victim for what maps it.
  */
 void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg), void *arg);
 
-/* cached.c: page cache and shared memory that no process maps. */
+/* cached.c: page cache and shared memory. */
 
 /**
  * neotier_cached_check() - whether a page of it may move, but for what holds for other memory as well
@@ -397,8 +413,8 @@ void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct
 enum neotier_skip neotier_cached_check(struct folio *folio, enum neotier_hold hold);
 
 /*
- * Whether it has been read or written since it was last cleared, as far as its flags tell; @clear: from now on. Reclaim then
- * takes it for used once less.
+ * Whether system calls have read or written it since it was last cleared, as far as its flags tell; @clear: from now on. Reclaim
+ * then takes it for used once less.
  */
 bool neotier_cached_accessed(struct folio *folio, bool clear);
 

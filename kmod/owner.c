@@ -40,6 +40,25 @@ static inline unsigned long neotier_avc_last(struct anon_vma_chain *avc)
 INTERVAL_TREE_DEFINE(struct anon_vma_chain, rb, unsigned long, rb_subtree_last, neotier_avc_first, neotier_avc_last,
 		     static inline __maybe_unused, neotier_avc)
 
+static inline unsigned long neotier_file_first(struct vm_area_struct *vma)
+{
+	return vma->vm_pgoff;
+}
+
+static inline unsigned long neotier_file_last(struct vm_area_struct *vma)
+{
+	return vma->vm_pgoff + vma_pages(vma) - 1;
+}
+
+/* So here, of a file's mappings. */
+INTERVAL_TREE_DEFINE(struct vm_area_struct, shared.rb, unsigned long, shared.rb_subtree_last, neotier_file_first, neotier_file_last,
+		     static inline __maybe_unused, neotier_file)
+
+static unsigned long neotier_file_address(const struct vm_area_struct *vma, unsigned long index)
+{
+	return vma->vm_start + ((index - vma->vm_pgoff) << PAGE_SHIFT);
+}
+
 /*
  * Interleaving counts as a choice of the slow node: its owner wants the bandwidth of both tiers, and a page that leaves
  * takes its share of it away. A page that lies on the slow node by no choice (a fall-back, MPOL_LOCAL) may move.
@@ -206,7 +225,112 @@ none:
 	return NULL;
 }
 
-void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg), void *arg)
+/* Its mappings and their mms stay then. Return: its file, or NULL: @why. */
+static struct address_space *neotier_file_lock(struct folio *folio, enum neotier_hold hold, enum neotier_skip *why)
+{
+	struct address_space *mapping;
+
+	*why = NEOTIER_SKIP_BUSY;
+	/* A file may go away while none of its pages is locked. */
+	if (hold != NEOTIER_LOCKED && !folio_trylock(folio))
+		return NULL;
+	mapping = READ_ONCE(folio->mapping);
+	if (mapping && !((unsigned long)mapping & FOLIO_MAPPING_FLAGS)) {
+		if (i_mmap_trylock_read(mapping))
+			return mapping;
+		*why = NEOTIER_SKIP_CONTENDED;
+	}
+	if (hold != NEOTIER_LOCKED)
+		folio_unlock(folio);
+	return NULL;
+}
+
+static void neotier_file_unlock(struct address_space *mapping, struct folio *folio, enum neotier_hold hold)
+{
+	i_mmap_unlock_read(mapping);
+	if (hold != NEOTIER_LOCKED)
+		folio_unlock(folio);
+}
+
+static enum neotier_skip neotier_sharer_check(struct neotier_way way, struct vm_area_struct *vma, unsigned long address)
+{
+	enum neotier_skip reason;
+
+	/* It ends, and wants nothing any more. */
+	if (!atomic_read(&vma->vm_mm->mm_users))
+		return NR_NEOTIER_SKIP;
+	/* A program's code is fetched by a TLB that may remember it for long: that it is not in use cannot be told. */
+	if (way.down && (vma->vm_flags & VM_EXEC))
+		return NEOTIER_SKIP_FILE;
+	/* Tried only: mmap_lock comes before the file's lock everywhere else. */
+	if (!mmap_read_trylock(vma->vm_mm))
+		return NEOTIER_SKIP_CONTENDED;
+	reason = neotier_vma_check(way, vma, address);
+	mmap_read_unlock(vma->vm_mm);
+	return reason;
+}
+
+static enum neotier_skip neotier_sharers_walk(struct neotier_way way, struct address_space *mapping, unsigned long index)
+{
+	struct vm_area_struct *vma = neotier_file_iter_first(&mapping->i_mmap, index, index);
+	unsigned int nr = 0;
+
+	if (!vma)
+		return way.down || neotier_rules_nobody() ? NR_NEOTIER_SKIP : NEOTIER_SKIP_PROCESS;
+	for (; vma; vma = neotier_file_iter_next(vma, index, index)) {
+		enum neotier_skip reason;
+
+		if (++nr > NEOTIER_SHARERS_MAX)
+			return NEOTIER_SKIP_OWNER;
+		reason = neotier_sharer_check(way, vma, neotier_file_address(vma, index));
+		if (reason != NR_NEOTIER_SKIP)
+			return reason;
+	}
+	return NR_NEOTIER_SKIP;
+}
+
+enum neotier_skip neotier_sharers_check(struct neotier_way way, struct folio *folio, enum neotier_hold hold)
+{
+	enum neotier_skip reason;
+	struct address_space *mapping = neotier_file_lock(folio, hold, &reason);
+
+	if (!mapping)
+		return reason;
+	reason = neotier_sharers_walk(way, mapping, folio->index);
+	neotier_file_unlock(mapping, folio, hold);
+	return reason;
+}
+
+/* Else what one of them does not show would be taken for idle. */
+static bool neotier_sharers_show(struct address_space *mapping, unsigned long index)
+{
+	struct vm_area_struct *vma;
+	unsigned int nr = 0;
+
+	for (vma = neotier_file_iter_first(&mapping->i_mmap, index, index); vma; vma = neotier_file_iter_next(vma, index, index))
+		if (++nr > NEOTIER_SHARERS_MAX || (vma->vm_flags & (VM_EXEC | VM_LOCKED)) || mm_has_notifiers(vma->vm_mm))
+			return false;
+	return true;
+}
+
+static void neotier_sharers_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg),
+				 void *arg)
+{
+	enum neotier_skip why;
+	struct address_space *mapping = neotier_file_lock(folio, NEOTIER_REFERENCED, &why);
+	unsigned long index = folio->index;
+	struct vm_area_struct *vma;
+
+	if (!mapping)
+		return;
+	if (neotier_sharers_show(mapping, index))
+		for (vma = neotier_file_iter_first(&mapping->i_mmap, index, index); vma; vma = neotier_file_iter_next(vma, index, index))
+			if (!visit(vma, neotier_file_address(vma, index), arg))
+				break;
+	neotier_file_unlock(mapping, folio, NEOTIER_REFERENCED);
+}
+
+static void neotier_anon_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg), void *arg)
 {
 	enum neotier_skip why;
 	struct anon_vma *root, *anon_vma = neotier_anon_vma_lock(folio, &root, &why);
@@ -224,15 +348,22 @@ void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct
 	up_read(&root->rwsem);
 }
 
+void neotier_owner_each(struct folio *folio, bool (*visit)(struct vm_area_struct *vma, unsigned long address, void *arg), void *arg)
+{
+	if (folio_test_anon(folio))
+		neotier_anon_each(folio, visit, arg);
+	else
+		neotier_sharers_each(folio, visit, arg);
+}
+
 enum neotier_skip neotier_owner_hold(struct neotier_way way, struct folio *folio, struct neotier_owner *owner)
 {
 	enum neotier_skip reason;
 	struct anon_vma *root, *anon_vma;
 
 	owner->nr = 0;
-	/* Page cache that nobody maps: see neotier_cached_check(). */
 	if (!folio_test_anon(folio))
-		return way.down || neotier_rules_nobody() ? NR_NEOTIER_SKIP : NEOTIER_SKIP_PROCESS;
+		return neotier_sharers_check(way, folio, NEOTIER_REFERENCED);
 	anon_vma = neotier_anon_vma_lock(folio, &root, &reason);
 	if (!anon_vma)
 		return reason;

@@ -11,7 +11,7 @@
 	X(RANGE,       range,       "outside the device's memory or not on its node") \
 	X(OFFLINE,     offline,     "memory section offline or without struct page") \
 	X(NOT_LRU,     not_lru,     "free, kernel memory, or waiting in a per-CPU list: not on an LRU list") \
-	X(FILE,        file,        "page cache or shared memory that is mapped, dirty, with buffers or of a file system with its own way to move, or page_cache is 0") \
+	X(FILE,        file,        "page cache or shared memory that is dirty, with buffers, of a file system with its own way to move or, as a victim, a program's code; or page_cache is 0") \
 	X(LARGE,       large,       "part of a large folio (THP, hugetlb): not moved as a single page") \
 	X(SWAPCACHE,   swapcache,   "in the swap cache") \
 	X(WRITEBACK,   writeback,   "under writeback") \

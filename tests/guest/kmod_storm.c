@@ -12,6 +12,8 @@
  *   task_bind           its process has set_mempolicy(MPOL_BIND) for the slow node
  *   cpuset, excluded    its process is in <folder>/slow, whose cpuset.mems is the slow node, or in <folder>/stay
  *   change              free pages for as long as they are locked, bound, or in a pipe, or their cpuset is the slow node
+ *   shared              a file in memory, which may be anywhere: mapped by its process and its children, written and read by calls as well,
+ *                       cut and punched; and one that two processes write at once
  * All but the free ones are filled on the slow node and have to stay there. Only `free` pages are moved back by the storm.
  *
  * Ends after `moves` promotions and `operations` of the processes, when <file> appears, or after `seconds`. Prints a line a quarter minute, then one
@@ -48,6 +50,7 @@
 #define MPOL_PREFERRED 1
 #define MPOL_BIND 2
 #define MPOL_MF_MOVE 2
+#define MPOL_MF_MOVE_ALL 4
 #ifndef MPOL_F_STATIC_NODES
 #define MPOL_F_STATIC_NODES (1 << 15)
 #endif
@@ -65,9 +68,9 @@
 #define SLICE 2048U		/* of the feed, for each process and for the sweep */
 #define THREADS 2
 
-enum kind { FREE, BIND, PREFER, MLOCK, PIN, TASK_BIND, CPUSET, EXCLUDED, CHANGE, KINDS };
+enum kind { FREE, BIND, PREFER, MLOCK, PIN, TASK_BIND, CPUSET, EXCLUDED, CHANGE, SHARED, KINDS };
 static const char *const kind_names[KINDS] = {
-	"free", "bind", "prefer", "mlock", "pin", "task_bind", "cpuset", "excluded", "change",
+	"free", "bind", "prefer", "mlock", "pin", "task_bind", "cpuset", "excluded", "change", "shared",
 };
 
 /* Shared by all processes. */
@@ -88,6 +91,7 @@ struct region {
 	uint32_t pages;
 	uint32_t id;
 	enum kind kind;
+	int fd;				/* of shared ones */
 	uint32_t version[MAX_PAGES];	/* 0: all zero */
 	pthread_mutex_t lock;
 };
@@ -96,8 +100,10 @@ static struct results *results;
 static struct kmod_feed *feed;
 static struct region regions[MAX_REGIONS];
 static unsigned int nr_regions;
+/* Each word of its pages belongs to one thread, of this process or of the others that map it. */
 static uint64_t *hammer;
 static uint32_t hammer_version[THREADS][HAMMER_PAGES];
+static unsigned int hammer_owners = THREADS, hammer_first;
 static int slow = 1, fast, faults, unexcluded, process;
 static uint64_t base_pfn = 0x100000, device_pages = 131072, settle_ms = 50, seed = 1;
 static const char *cgroup = "", *self = "/proc/self/exe";
@@ -225,6 +231,7 @@ static int nodes_of(struct region *r, uint32_t first, uint32_t n, int *status)
 
 static void demote(struct region *r, uint32_t first, uint32_t n)
 {
+	int flags = r->kind == SHARED ? MPOL_MF_MOVE_ALL : MPOL_MF_MOVE;
 	void *address[MAX_PAGES];
 	int status[MAX_PAGES], nodes[MAX_PAGES];
 	uint32_t i;
@@ -234,7 +241,7 @@ static void demote(struct region *r, uint32_t first, uint32_t n)
 		nodes[i] = slow;
 		status[i] = -1;
 	}
-	if (!did(syscall(SYS_move_pages, 0, (unsigned long)n, address, nodes, status, MPOL_MF_MOVE), "move_pages: demote"))
+	if (!did(syscall(SYS_move_pages, 0, (unsigned long)n, address, nodes, status, flags), "move_pages: demote"))
 		return;
 	for (i = 0; i < n; i++)
 		add(&results->demoted, status[i] == slow);
@@ -340,11 +347,11 @@ static void child(struct region *r, uint64_t random)
 	uint32_t i, page;
 
 	check(r, 0, r->pages, "fork");
-	for (i = 0; i < 32; i++) {
+	for (i = 0; i < 32 && r->kind != SHARED; i++) {
 		page = next(&random) % r->pages;
 		fill(r, page);
 	}
-	if (r->kind != FREE && r->kind != MLOCK && r->kind != PIN)
+	if (r->kind != FREE && r->kind != SHARED && r->kind != MLOCK && r->kind != PIN)
 		stayed(r, 0, r->pages, r->kind, "its kind says so (in a child)");
 	check(r, 0, r->pages, "a child's writes");
 	if (next(&random) % 4 == 0)
@@ -380,7 +387,8 @@ static void op_fork(struct region *r, uint64_t *random)
 		child(r, its_random);
 	if (!did(pid, "fork"))
 		return;
-	for (i = 0; i < 32; i++)
+	/* What both map only one may write, to know what is right. */
+	for (i = 0; i < 32 && r->kind != SHARED; i++)
 		fill(r, next(random) % r->pages);
 	check(r, 0, r->pages, "writes beside a child");
 	reap(pid, 1);
@@ -607,6 +615,99 @@ static void operate_free(struct region *r, uint64_t *random)
 	}
 }
 
+static void zeroed(struct region *r, uint32_t first, uint32_t n, const char *after)
+{
+	uint32_t page;
+
+	memset(r->version + first, 0, n * sizeof(r->version[0]));
+	check(r, first, n, after);
+	for (page = first; page < first + n; page++)
+		fill(r, page);
+}
+
+/* By the file: what is written there is read through the mapping, and the other way round. */
+static void op_calls(struct region *r, uint32_t first, uint32_t n)
+{
+	uint64_t copy[WORDS], w, bad;
+	uint32_t page;
+
+	for (page = first; page < first + n; page++) {
+		uint32_t version = ++r->version[page];
+
+		for (w = 0; w < WORDS; w++)
+			copy[w] = word_of(r, page, version, w);
+		/* Refused for want of memory: then it may be written in part. */
+		while (pwrite(r->fd, copy, PAGE, page * PAGE) != (ssize_t)PAGE)
+			if (!did(-1, "pwrite"))
+				sleep_ms(1);
+		check(r, page, 1, "pwrite");
+		fill(r, page);
+		if (pread(r->fd, copy, PAGE, page * PAGE) != (ssize_t)PAGE) {
+			did(-1, "pread");
+			continue;
+		}
+		for (bad = 0, w = 0; w < WORDS; w++)
+			bad += copy[w] != word_of(r, page, r->version[page], w);
+		if (bad)
+			say("%llu words of a page that was read by a call are wrong", (unsigned long long)bad);
+		add(&results->wrong, bad);
+	}
+	check(r, first, n, "calls");
+}
+
+static void op_punch(struct region *r, uint32_t first, uint32_t n)
+{
+	if (did(fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(first * PAGE), (off_t)(n * PAGE)), "fallocate"))
+		zeroed(r, first, n, "a hole");
+}
+
+static void op_cut(struct region *r, uint32_t first)
+{
+	if (did(ftruncate(r->fd, (off_t)(first * PAGE)), "ftruncate")) {
+		while (ftruncate(r->fd, (off_t)(r->pages * PAGE)))
+			if (!did(-1, "ftruncate back"))
+				sleep_ms(1);
+		zeroed(r, first, r->pages - first, "a cut");
+	}
+}
+
+/* Elsewhere, part by part, so that its VMAs show parts of the file. */
+static void op_map_anew(struct region *r, uint32_t first, uint32_t n)
+{
+	while (mmap((char *)r->memory + first * PAGE, n * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, r->fd, (off_t)(first * PAGE)) ==
+	       MAP_FAILED)
+		if (!did(-1, "mmap of a file"))
+			sleep_ms(1);
+	check(r, first, n, "mmap of a file");
+}
+
+static void operate_shared(struct region *r, uint64_t *random)
+{
+	uint32_t n = 1 + next(random) % r->pages, first = next(random) % (r->pages - n + 1);
+
+	switch (next(random) % 18) {
+	case 0: op_fork(r, random); break;
+	case 1: op_map_anew(r, first, n); break;
+	case 2: op_mremap(r); break;
+	case 3: op_protect(r, first, n, 0); break;
+	case 4: op_protect(r, first, n, 1); break;
+	case 5: op_lock(r, first, n); break;
+	case 6: op_advise(r, first, n, MADV_COLD, "MADV_COLD"); break;
+	case 7: op_advise(r, first, n, MADV_PAGEOUT, "MADV_PAGEOUT"); break;
+	case 8: op_bind(r, first, n, next(random) % 2 ? MPOL_BIND : MPOL_PREFERRED); break;
+	case 9: op_splice(r, first, n); break;
+	case 10: op_punch(r, first, n); break;
+	case 11: op_cut(r, first); break;
+	case 12:
+	case 13: op_calls(r, first, n); break;
+	default:
+		demote(r, 0, r->pages);
+		tell();
+		check(r, first, n, "demotion");
+		break;
+	}
+}
+
 static void operate_kept(struct region *r, uint64_t *random)
 {
 	uint32_t n = 1 + next(random) % r->pages, first = next(random) % (r->pages - n + 1), i;
@@ -649,10 +750,10 @@ static void hammer_step(int me, uint64_t *random)
 		page = next(random) % HAMMER_PAGES;
 		p = hammer + page * WORDS;
 		version = &hammer_version[me][page];
-		for (w = me; w < WORDS; w += THREADS)
+		for (w = hammer_first + me; w < WORDS; w += hammer_owners)
 			bad += __atomic_load_n(p + w, __ATOMIC_RELAXED) != (*version ? (uint64_t)*version << 32 | w << 8 | page : 0);
 		++*version;
-		for (w = me; w < WORDS; w += THREADS)
+		for (w = hammer_first + me; w < WORDS; w += hammer_owners)
 			__atomic_store_n(p + w, (uint64_t)*version << 32 | w << 8 | page, __ATOMIC_RELAXED);
 	}
 	if (bad)
@@ -678,7 +779,14 @@ static struct region *region_new(enum kind kind, uint32_t pages)
 	}
 	r->room = (char *)(((uintptr_t)r->room + HUGE - 1) & ~(HUGE - 1));
 	r->memory = (uint64_t *)r->room;
-	if (mprotect(r->memory, len, PROT_READ | PROT_WRITE)) {
+	if (kind == SHARED) {
+		r->fd = memfd_create("storm", 0);
+		if (r->fd < 0 || ftruncate(r->fd, (off_t)len) ||
+		    mmap(r->memory, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, r->fd, 0) == MAP_FAILED) {
+			say("memfd: %s", strerror(errno));
+			_exit(3);
+		}
+	} else if (mprotect(r->memory, len, PROT_READ | PROT_WRITE)) {
 		say("mprotect: %s", strerror(errno));
 		_exit(3);
 	}
@@ -687,10 +795,10 @@ static struct region *region_new(enum kind kind, uint32_t pages)
 			say("mbind: %s", strerror(errno));
 			_exit(3);
 		}
-	} else if (kind != FREE) {
+	} else if (kind != FREE && kind != SHARED) {
 		bind_task(MPOL_BIND);
 	}
-	if (kind != FREE)
+	if (kind != FREE && kind != SHARED)
 		madvise(r->memory, len, MADV_NOHUGEPAGE);
 	/* Else a write beside a child that another thread has forked would make a copy, on any node. */
 	if (kind == MLOCK || kind == EXCLUDED)
@@ -715,7 +823,7 @@ static struct region *region_new(enum kind kind, uint32_t pages)
 	}
 	for (page = 0; page < pages; page++)
 		fill(r, page);
-	if (kind != FREE && kind != BIND && kind != PREFER && kind != TASK_BIND)
+	if (kind != FREE && kind != SHARED && kind != BIND && kind != PREFER && kind != TASK_BIND)
 		bind_task(MPOL_DEFAULT);
 	nr_regions++;
 	return r;
@@ -735,12 +843,15 @@ static void *thread(void *arg)
 		pthread_mutex_lock(&r->lock);
 		if (r->kind == FREE)
 			operate_free(r, &random);
+		else if (r->kind == SHARED)
+			operate_shared(r, &random);
 		else
 			operate_kept(r, &random);
 		pthread_mutex_unlock(&r->lock);
 		hammer_step(me, &random);
 		if (++turns % 16 == 0 && me == 0)
-			demote(&(struct region){ .memory = hammer, .pages = HAMMER_PAGES }, 0, HAMMER_PAGES);
+			demote(&(struct region){ .memory = hammer, .pages = HAMMER_PAGES, .kind = hammer_owners > THREADS ? SHARED : FREE }, 0,
+			       HAMMER_PAGES);
 		add(&results->ops, 1);
 	}
 	if (faults)
@@ -760,7 +871,10 @@ static void join(const char *group)
 	}
 }
 
-enum role { MIXED, BOUND, SLOW_CPUSET, CHANGED_CPUSET, STAY };
+enum role { MIXED, BOUND, SLOW_CPUSET, CHANGED_CPUSET, STAY, SHARER, OTHER_SHARER };
+
+/* Of those that share it. */
+static uint64_t *common;
 
 static void run_process(enum role role)
 {
@@ -776,9 +890,15 @@ static void run_process(enum role role)
 		join("change");
 		snprintf(cpuset_file, sizeof(cpuset_file), "%s/change/cpuset.mems", cgroup);
 	}
-	hammer = mmap(NULL, HAMMER_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (hammer == MAP_FAILED)
-		_exit(3);
+	if (role == SHARER || role == OTHER_SHARER) {
+		hammer = common;
+		hammer_owners = 2 * THREADS;
+		hammer_first = role == SHARER ? 0 : THREADS;
+	} else {
+		hammer = mmap(NULL, HAMMER_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (hammer == MAP_FAILED)
+			_exit(3);
+	}
 	switch (role) {
 	case MIXED:
 		region_new(FREE, MAX_PAGES);
@@ -799,6 +919,11 @@ static void run_process(enum role role)
 		for (i = 0; i < 2; i++)
 			region_new(FREE, 256);
 		break;
+	case SHARER:
+	case OTHER_SHARER:
+		for (i = 0; i < 3; i++)
+			region_new(SHARED, 256);
+		break;
 	}
 	tell();
 	/* A policy is a thread's, and what the others allocate would not be bound. */
@@ -812,7 +937,7 @@ static void run_process(enum role role)
 	}
 	for (i = 0; i < nr_regions; i++) {
 		check(&regions[i], 0, regions[i].pages, "all");
-		if (regions[i].kind != FREE)
+		if (regions[i].kind != FREE && regions[i].kind != SHARED)
 			stayed(&regions[i], 0, regions[i].pages, regions[i].kind, "its kind says so (at the end)");
 	}
 	_exit(0);
@@ -848,7 +973,7 @@ static uint64_t read_number(const char *path)
 
 int main(int argc, char **argv)
 {
-	static const enum role roles[] = { MIXED, MIXED, MIXED, BOUND, SLOW_CPUSET, CHANGED_CPUSET, STAY };
+	static const enum role roles[] = { MIXED, MIXED, MIXED, BOUND, SLOW_CPUSET, CHANGED_CPUSET, STAY, SHARER, OTHER_SHARER };
 	uint64_t target = 3000, operations = 0, limit = 600, moves = 0, last = UINT64_MAX, start, said = 0, random, dead = 0;
 	const char *stop_file = NULL;
 	pid_t pids[sizeof(roles) / sizeof(roles[0])] = { 0 };
@@ -891,7 +1016,8 @@ int main(int argc, char **argv)
 	fd = open(KMOD_FEED_PATH, O_RDWR);
 	feed = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*feed), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	results = mmap(NULL, sizeof(*results), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (feed == MAP_FAILED || results == MAP_FAILED) {
+	common = mmap(NULL, HAMMER_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (feed == MAP_FAILED || results == MAP_FAILED || common == MAP_FAILED) {
 		perror("storm: " KMOD_FEED_PATH);
 		return 2;
 	}
@@ -962,7 +1088,7 @@ int main(int argc, char **argv)
 	       (unsigned long long)results->wrong, (unsigned long long)dead, (unsigned long long)results->refused,
 	       (unsigned long long)results->pins);
 	n = dead || results->wrong;
-	for (k = BIND; k < KINDS; k++) {
+	for (k = BIND; k <= CHANGE; k++) {
 		printf(" moved_%s=%llu asked_%s=%llu", kind_names[k], (unsigned long long)results->moved[k], kind_names[k],
 		       (unsigned long long)results->asked[k]);
 		n |= results->moved[k] != 0;

@@ -104,7 +104,7 @@ const std::vector<Knob>& knobs() {
       {"promote_huge", false, 0, 2, "0 to 2",
        "0: huge folios stay; 1: those in ZONE_MOVABLE move whole; 2: others too"},
       {"split_huge", false, 0, 1, "0 or 1", "huge folios are split where pages of theirs alone should move"},
-      {"page_cache", false, 0, 1, "0 or 1", "pages of files and shared memory that nobody maps move, too"},
+      {"page_cache", false, 0, 1, "0 or 1", "pages of files and shared memory move, too"},
       {"confirm_epochs", false, 1, 8, "epochs", "that have to report a page before it is promoted"},
       {"p_start_ppm", false, 1, 1000000, "ppm", "neomem: share of pages called hot, where it starts"},
       {"p_min_ppm", false, 1, 1000000, "ppm", "neomem: its lower bound"},

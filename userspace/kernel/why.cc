@@ -25,7 +25,7 @@ constexpr Reason kReasons[] = {
     {"range", "outside the device's memory, or not on its node", ""},
     {"offline", "in memory that is offline", ""},
     {"not_lru", "free, the kernel's own, or allocated just now", ""},
-    {"file", "page cache or shared memory that is mapped, or not to be moved as it is", ""},
+    {"file", "page cache or shared memory that is not to be moved as it is", ""},
     {"large", "part of a huge page of which too little is hot to split it",
      "`neotier kernel set promote_huge 1` moves huge pages whole, where they lie in ZONE_MOVABLE"},
     {"zone", "part of a huge page outside ZONE_MOVABLE", "`neotier kernel set promote_huge 2` moves those too"},
