@@ -6,7 +6,6 @@
  * buffers, and of a file system whose own way to move such a page is the kernel's plain one. A memory policy of the file, or of
  * its mount, is its owner's word: such files stay as they are.
  */
-#include <linux/buffer_head.h>
 #include <linux/fs.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
@@ -17,10 +16,9 @@
 
 static bool neotier_mapping_is_plain(const struct address_space *mapping)
 {
-	int (*migrate)(struct address_space *, struct folio *, struct folio *, enum migrate_mode) = mapping->a_ops->migrate_folio;
+	neotier_migrate_fn *migrate = mapping->a_ops->migrate_folio;
 
-	/* Without buffers the last one is as plain as the others. */
-	return migrate == migrate_folio || migrate == filemap_migrate_folio || migrate == buffer_migrate_folio;
+	return migrate == migrate_folio || migrate == filemap_migrate_folio || neotier_migrates_buffers(migrate);
 }
 
 /* Shared memory's own, or that of its file system. */

@@ -6,6 +6,7 @@
 #ifndef NEOTIER_COMPAT_H
 #define NEOTIER_COMPAT_H
 
+#include <linux/buffer_head.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/memcontrol.h>
@@ -55,6 +56,18 @@ static inline int neotier_copy_page(struct page *to, struct page *from)
 #else
 	copy_highpage(to, from);
 	return 0;
+#endif
+}
+
+typedef int neotier_migrate_fn(struct address_space *mapping, struct folio *to, struct folio *from, enum migrate_mode mode);
+
+/* Without buffers this one does what migrate_folio() does. A kernel may be built without it. */
+static inline bool neotier_migrates_buffers(neotier_migrate_fn *migrate)
+{
+#if defined(CONFIG_BUFFER_HEAD) || (LINUX_VERSION_CODE < KERNEL_VERSION(6, 6, 0) && defined(CONFIG_BLOCK))
+	return migrate == buffer_migrate_folio;
+#else
+	return false;
 #endif
 }
 

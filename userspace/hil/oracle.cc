@@ -101,7 +101,7 @@ Placement costed_by_flow(const OracleCase& c, MoveCost cost) {
       const SmartDigraph::Node hub = flow.hub(gains[i].epoch);
       if (page.in_dram && i == 0)
         kept.push_back(flow.arc(hub, in, 1, -cost.demote_ps));
-      else if (page.promotable)
+      else
         promotions.push_back(flow.arc(hub, in, 1, cost.promote_ps));
       if (i != 0) flow.arc(before, in, 1, 0);
       const bool last = i + 1 == gains.size();
@@ -153,7 +153,7 @@ int64_t best_way(const OraclePage& page, MoveCost cost, const Prices& prices, st
     const int64_t leave = at == page.birth ? kNever : in - cost.demote_ps;
     // Leaving a place at its birth is in `out` already.
     const bool left = leave > out;
-    const int64_t come_after = page.promotable ? std::max(come, leave - cost.promote_ps) : kNever;
+    const int64_t come_after = std::max(come, leave - cost.promote_ps);
     const bool stayed = stay >= come_after;
     if (stays) steps.push_back({gain.epoch, stayed, left});
     out = std::max(out, leave);
@@ -431,11 +431,9 @@ OracleCase oracle_case(const PageCounts& counts, const Params& params, bool reac
   std::vector<int64_t> change(c.epochs + 1, 0);
   for (size_t i = 0; i < counts.pages.size(); ++i) {
     const neotier_page& page = counts.pages[i];
-    if (page.locked || !page.seen) continue;
-    const bool promotable = !reach_only || in_reach(page.kind);
-    if (!promotable && (page.cxl || page.kind == NEOTIER_PAGE_KERNEL)) continue;
+    if (page.locked || !page.seen || (reach_only && !in_reach(page.kind))) continue;
     place[i] = static_cast<uint32_t>(c.pages.size());
-    c.pages.push_back({epoch_of(page.birth), epoch_of(page.last), page.cxl == 0, {}, promotable});
+    c.pages.push_back({epoch_of(page.birth), epoch_of(page.last), page.cxl == 0, {}});
     if (page.cxl) continue;
     ++change[c.pages.back().birth];
     --change[c.pages.back().last + 1];
@@ -491,10 +489,7 @@ Oracle solve_oracle(const PageCounts& counts, const OracleOptions& options) {
   oracle.dynamic = best_dynamic(all);
   oracle.costed = best_costed(all, cost);
   const OracleCase reached = oracle_case(counts, options.params, true);
-  const bool whole =
-      reached.pages.size() == all.pages.size() &&
-      std::all_of(reached.pages.begin(), reached.pages.end(), [](const auto& p) { return p.promotable; });
-  if (whole) {
+  if (reached.pages.size() == all.pages.size()) {
     oracle.reached = oracle.costed;
     return oracle;
   }

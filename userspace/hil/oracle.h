@@ -25,7 +25,6 @@ struct OraclePage {
   uint32_t birth = 0, last = 0;  // epochs, inclusive
   bool in_dram = false;          // where first touch put it
   std::vector<Gain> gains;       // by epoch, of [birth, last]
-  bool promotable = true;        // else it can leave DRAM, and not come back; only with in_dram
 };
 
 struct OracleCase {
@@ -77,7 +76,7 @@ struct Oracle {
   uint64_t move_ns = 0;   // cost of one promotion
   uint64_t modelled_ns = 0;
   Placement fixed, dynamic, costed;
-  Placement reached;  // costed, by what the module promotes and the kernel demotes
+  Placement reached;  // costed, by what the module moves
 
   double speedup(int64_t saved_ps) const;
   // Share of the costed oracle's gain, on a logarithmic scale, that lies in pages that the module cannot move.
@@ -86,11 +85,11 @@ struct Oracle {
   std::optional<double> share_won(uint64_t modelled_ns) const;
 };
 
-// Whether the module promotes pages of this kind.
-constexpr bool in_reach(uint8_t kind) { return kind == NEOTIER_PAGE_ANONYMOUS; }
+// Whether the module moves pages of this kind, huge ones split. Not asked: a file's state, and its owner's rules.
+constexpr bool in_reach(uint8_t kind) { return kind != NEOTIER_PAGE_KERNEL; }
 
 // A case of the pages that live for an epoch at least, and are not locked. `reach_only`: of those that the module
-// promotes or the kernel demotes.
+// moves.
 OracleCase oracle_case(const PageCounts& counts, const Params& params, bool reach_only);
 int64_t move_ps(const Params& params, uint64_t kernel_ns);
 Oracle solve_oracle(const PageCounts& counts, const OracleOptions& options);

@@ -29,7 +29,6 @@ OracleCase random_case(std::mt19937& random, uint32_t most_pages, uint32_t most_
     page.last = number(page.birth, c.epochs - 1);
     page.in_dram = number(0, 1) == 1;
     for (uint32_t e = page.birth; e <= page.last; ++e) page.in_dram &= held[e] < c.capacity;
-    page.promotable = !page.in_dram || number(0, 2) != 0;
     for (uint32_t e = page.birth; e <= page.last; ++e) {
       held[e] += page.in_dram;
       if (number(0, 2) != 0) page.gains.push_back({e, number(1, 30)});
@@ -77,7 +76,6 @@ int64_t try_all(const OracleCase& c, MoveCost cost) {
           }
           const bool before = page.birth == e ? page.in_dram : from >> i & 1;
           value += now ? gain_in(page, e) : 0;
-          possible &= page.promotable || before || !now;
           value -= now && !before ? cost.promote_ps : 0;
           value -= before && !now ? cost.demote_ps : 0;
         }
@@ -117,9 +115,7 @@ TEST(Oracle, EqualsTryingEveryPlacement) {
     const Placement costed = best_costed(c, cost);
     EXPECT_EQ(costed.saved_ps, try_all(c, cost)) << "case " << i;
     EXPECT_EQ(costed.at_most_ps, costed.saved_ps);
-    OracleCase free = c;
-    for (OraclePage& page : free.pages) page.promotable = true;
-    EXPECT_EQ(best_dynamic(c).saved_ps, try_all(free, {0, 0})) << "case " << i;
+    EXPECT_EQ(best_dynamic(c).saved_ps, try_all(c, {0, 0})) << "case " << i;
     EXPECT_EQ(best_static(c).saved_ps, try_all_static(c)) << "case " << i;
   }
 }
@@ -179,14 +175,12 @@ TEST(Oracle, MovesNothingWhereMovesCostMoreThanTheyBring) {
   EXPECT_EQ(best_costed(c, {4, 5}).demoted, 1u);
 }
 
-// A file's cold page makes room for a hot one, once; where it is hot itself, it cannot come back.
-TEST(Oracle, WhatIsNotPromotedMakesRoom) {
-  OracleCase c{2, 1, {{0, 1, true, {{1, 10}}, false}, {0, 1, false, {{0, 30}}}}};
+// A page makes room for a hotter one, and comes back where it is hot itself.
+TEST(Oracle, APageThatMadeRoomComesBack) {
+  OracleCase c{2, 1, {{0, 1, true, {{1, 10}}}, {0, 1, false, {{0, 30}}}}};
   EXPECT_EQ(best_costed(c, {6, 5}).saved_ps, 30 - 6 - 5 - 10);
   EXPECT_EQ(best_costed(c, {6, 5}, 0).saved_ps, 30 - 6 - 5 - 10);
   c.pages[0].gains[0].ps = 40;
-  EXPECT_EQ(best_costed(c, {6, 5}).saved_ps, 0);
-  c.pages[0].promotable = true;
   EXPECT_EQ(best_costed(c, {6, 5}).saved_ps, 30 - 2 * 6 - 2 * 5);
 }
 
@@ -231,11 +225,9 @@ TEST(Oracle, MakesACaseOfCounts) {
   EXPECT_EQ(all.pages[0].gains.at(0).ps, 200'000);
   EXPECT_EQ(all.pages[2].gains.at(1).ps, 100'000);
   const OracleCase reach = oracle_case(counts, params, true);
-  ASSERT_EQ(reach.pages.size(), 3u);
+  ASSERT_EQ(reach.pages.size(), 4u);  // without the kernel's
   EXPECT_EQ(reach.capacity, 2u);
-  EXPECT_TRUE(reach.pages[0].promotable);
-  EXPECT_TRUE(reach.pages[2].in_dram);  // the file's: kswapd demotes it, the module does not promote it
-  EXPECT_FALSE(reach.pages[2].promotable);
+  EXPECT_EQ(reach.pages[0].gains.at(0).ps, 200'000);
 }
 
 TEST(Oracle, RefusesAFileThatIsNotWhole) {

@@ -2,12 +2,16 @@
 // GUPS with a hot set: random read-modify-write updates of 8-byte words, 90 % of them to a seeded random subset of the
 // table's 4 KiB pages, which jumps once (the convergence test of HeMem and NeoMem). Runs anywhere; on the emulated
 // machine it also marks its phases, its windows and its hot set.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -52,7 +56,22 @@ struct Gups {
   }
 };
 
+// MAP_FAILED: it cannot be had. A pool is a new file, which goes with the program.
+void* map_table(const std::string& pool, uint64_t bytes) {
+  if (pool.empty())
+    return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const int fd = open(pool.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return MAP_FAILED;
+  unlink(pool.c_str());
+  void* memory = ftruncate(fd, static_cast<off_t>(bytes))
+                     ? MAP_FAILED
+                     : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  return memory;
+}
+
 int run(int argc, char** argv) {
+  std::string pool;
   uint64_t table_mib = 0, hot_mib = 0, updates = 0, seed = 1, windows = 400;
   double jump_at = 0.5;
   CLI::App app{
@@ -64,6 +83,7 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(0.05, 1.0));
   app.add_option("--seed", seed, "seed")->capture_default_str()->envname("NEOTIER_SEED");
+  app.add_option("--pool", pool, "a file to be made, say in /dev/shm: the table is shared memory");
   app.add_option("--windows", windows, "parts of the run whose ends are marked")
       ->capture_default_str()
       ->check(CLI::Range(20, 2000));
@@ -82,10 +102,11 @@ int run(int argc, char** argv) {
   }
 
   const uint64_t bytes = table_mib << 20;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = map_table(pool, bytes);
   if (memory == MAP_FAILED) {
-    std::fprintf(stderr, "gups: cannot map a table of %llu MiB; choose a smaller --table\n",
-                 static_cast<unsigned long long>(table_mib));
+    std::fprintf(stderr, "gups: cannot map a table of %llu MiB%s%s: %s; choose %s\n",
+                 static_cast<unsigned long long>(table_mib), pool.empty() ? "" : " in ", pool.c_str(),
+                 std::strerror(errno), pool.empty() ? "a smaller --table" : "another --pool, or a smaller --table");
     return 1;
   }
   Gups gups{
