@@ -92,6 +92,7 @@ class Builder {
       const Seen& seen = seen_[i];
       r_.pages[i].movable = seen.anonymous || (seen.touched && !seen.file && !(has_states_ && seen.other));
       r_.pages[i].evictable = r_.pages[i].movable || seen.file;
+      r_.pages[i].cached = r_.pages[i].evictable && !r_.pages[i].movable && !seen.touched;
     }
     return std::move(r_);
   }
@@ -192,6 +193,8 @@ class Builder {
     at.next_line = static_cast<uint8_t>(line + 1);
     if (++at.lines < kFreshLines || line < kLastLine) return;
     at.lines = at.next_line = 0;
+    // A system call reads a file's page in the same way. Where it is another's by now, the next look tells.
+    if (seen_[at.page].file) return;
     // What was there before is gone. Its last user was the page that this one replaces, unless nothing but the clearing
     // is known of it: then it is the same page.
     Page& old = r_.pages[at.page];

@@ -32,6 +32,7 @@ struct Page {
   bool cxl = false;             // where the recorded run put it
   bool movable = false;         // a program's own; where a recording has no states of pages: accessed by a program
   bool evictable = false;       // movable, or of a file or of shared memory: the kernel demotes it
+  bool cached = false;          // evictable, not movable, and no program accessed it by an address of its own
   bool fresh = false;           // allocated during the recording
 };
 

@@ -152,24 +152,55 @@ TEST(Recording, AProgramsPageThatBecomesTheKernelsIsAnother) {
   EXPECT_FALSE(r.pages[1].movable);
 }
 
-// Program text, tmpfs, page cache: kswapd demotes it, the module does not promote it.
-TEST(Recording, AFilesPageCanBeDemotedAlone) {
+// Program text, tmpfs, page cache: evictable, and no program's own.
+TEST(Recording, AFilesPageIsNoProgramsOwn) {
   RecordingFile file;
   file.state(Record::kFile, 5);
   file.line(0x5000);
   file.state(Record::kAnonymous, 5);  // its memory has become a program's
   file.line(0x5000);
-  file.state(Record::kFile, 6);
-  file.clear(0x6000);  // written anew: somebody else's
   const Recording r = file.read();
-  ASSERT_EQ(r.pages.size(), 4u);
+  ASSERT_EQ(r.pages.size(), 2u);
   EXPECT_FALSE(r.pages[0].movable);
   EXPECT_TRUE(r.pages[0].evictable);
   EXPECT_TRUE(r.pages[1].movable);
   EXPECT_TRUE(r.pages[1].evictable);
   EXPECT_TRUE(r.pages[1].fresh);
-  EXPECT_TRUE(r.pages[2].evictable);
-  EXPECT_EQ(r.pages[3].replaces, 2u);
+}
+
+// As clearing does, it fetches a page's lines one after another.
+TEST(Recording, WhatASystemCallReadsOfAFileIsNoNewPage) {
+  RecordingFile file;
+  file.state(Record::kFile, 6);
+  file.put(trace::owner_of(6, 77));
+  for (int times = 0; times < 3; ++times) file.clear(0x6000);
+  file.put(trace::owner_of(6, 78));  // another file's
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 2u);
+  EXPECT_TRUE(r.pages[0].evictable);
+  EXPECT_EQ(r.pages[0].owner, 77u);
+  EXPECT_EQ(r.pages[1].owner, 78u);
+  EXPECT_TRUE(r.pages[1].evictable);
+}
+
+TEST(Recording, AFilesPageIsCachedAloneUntilAProgramAccessesIt) {
+  RecordingFile file;
+  file.state(Record::kFile, 5);
+  file.line(0x5000, false, true);
+  file.accessed(5);
+  file.state(Record::kFile, 6);
+  file.line(0x6000, false, true);
+  file.line(0x6000);
+  file.state(Record::kFile, 7);  // never used
+  file.state(Record::kAnonymous, 8);
+  file.line(0x9000, false, true);  // the kernel's own
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 5u);
+  EXPECT_TRUE(r.pages[0].cached);
+  EXPECT_FALSE(r.pages[1].cached);
+  EXPECT_TRUE(r.pages[2].cached);
+  EXPECT_FALSE(r.pages[3].cached);
+  EXPECT_FALSE(r.pages[4].cached);
 }
 
 // Between two looks a page is freed and its memory is another's, also where nothing is cleared.
