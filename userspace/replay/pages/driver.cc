@@ -51,7 +51,7 @@ const neotier_hotlist_ops Driver::kHotlistOps = {
       const Driver& d = of(owner);
       const uint32_t page = d.memory_.page_of(d.tenants_.recorded(slot));
       if (page == kNoPage) return NEOTIER_SKIP_NOT_LRU;
-      return d.memory_.movable(page) ? NR_NEOTIER_SKIP : NEOTIER_SKIP_FILE;
+      return d.memory_.moves(page) ? NR_NEOTIER_SKIP : NEOTIER_SKIP_FILE;
     },
     [](void* owner, uint32_t, neotier_skip reason) {
       of(owner).counts_.unconfirmed += reason == NEOTIER_SKIP_UNCONFIRMED;
@@ -303,7 +303,7 @@ uint32_t Driver::demote(uint32_t nr) {
   for (; moved < nr && tried < most; ++tried) {
     if (exchange_->victims() == 0) break;
     const uint32_t page = exchange_->victim();
-    if (page == kNoPage || !memory_.movable(page)) continue;  // freed meanwhile
+    if (page == kNoPage || !memory_.moves(page)) continue;  // freed meanwhile
     const uint64_t identity = this->identity(page);
     counts_.short_stays += too_soon(ping_pong_, identity);
     neotier_ping_pong_note(&regrets_, identity, now_ns());
@@ -363,7 +363,7 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
   uint32_t moved = 0;
   for (uint32_t i = 0; i < nr; ++i) {
     const uint32_t page = memory_.page_of(batch[i].page);
-    if (page == kNoPage || !memory_.movable(page)) continue;  // freed while the program had its turn
+    if (page == kNoPage || !memory_.moves(page)) continue;  // freed while the program had its turn
     const uint64_t identity = this->identity(page);
     counts_.ping_pong += neotier_ping_pong_check(&ping_pong_, identity);
     if (exchange_) {

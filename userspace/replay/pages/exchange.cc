@@ -13,26 +13,38 @@ Exchange::Exchange(Memory& memory)
   ages_.old.frames = old_.data();
 }
 
+bool Exchange::see_accessed(uint32_t page, neotier_age_look look) {
+  const bool accessed = memory_.is_accessed(page);
+  if (accessed && look == NEOTIER_AGE_LOOK_ARM) memory_.clear_accessed(page);
+  return accessed;
+}
+
+void Exchange::look_at_table(uint32_t page, neotier_age_look look) {
+  const Memory::Table table = memory_.table_of(page);
+  Memory::Looked looked;
+  for (uint32_t at = table.first; at < table.end; ++at) {
+    if (!memory_.mapped(at)) continue;
+    ++looked.all;
+    const uint32_t in = memory_.frame_of(at);
+    if (in >= ages_.nr) continue;
+    ++looked.dram;
+    const bool accessed = see_accessed(at, look);
+    looked.cleared += accessed && look == NEOTIER_AGE_LOOK_ARM;
+    neotier_ages_see(&ages_, in, look, accessed);
+  }
+  entries_ += static_cast<uint32_t>(looked.all);
+  memory_.spend_look(looked);
+}
+
+void Exchange::look_at_cached(uint32_t page, neotier_age_look look) {
+  neotier_ages_see_cached(&ages_, memory_.frame_of(page), look, see_accessed(page, look));
+  memory_.spend_look_at_cached();
+}
+
 void Exchange::look_at(uint32_t frame, neotier_age_look look) {
   const uint32_t page = memory_.page_in(frame);
-  if (page != kNoPage && memory_.movable(page)) {
-    const Memory::Table table = memory_.table_of(page);
-    Memory::Looked looked;
-    for (uint32_t at = table.first; at < table.end; ++at) {
-      if (!memory_.mapped(at)) continue;
-      ++looked.all;
-      const uint32_t in = memory_.frame_of(at);
-      if (in >= ages_.nr || !memory_.movable(at)) continue;
-      ++looked.dram;
-      const bool accessed = memory_.is_accessed(at);
-      if (accessed && look == NEOTIER_AGE_LOOK_ARM) {
-        memory_.clear_accessed(at);
-        ++looked.cleared;
-      }
-      neotier_ages_see(&ages_, in, look, accessed);
-    }
-    entries_ += static_cast<uint32_t>(looked.all);
-    memory_.spend_look(looked);
+  if (page != kNoPage && memory_.moves(page)) {
+    memory_.cached(page) ? look_at_cached(page, look) : look_at_table(page, look);
   }
   if (neotier_ages_due(&ages_, frame, look)) neotier_ages_forget(&ages_, frame);
 }

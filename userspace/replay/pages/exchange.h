@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room by exchange in a replay: which pages of the DRAM are not in use, by their Accessed bits. The decisions are the
+// Room by exchange in a replay: which pages of the DRAM are not in use, by their Accessed bits, or, of page cache that
+// nobody maps, by its use. The decisions are the
 // module's own (promotion/age.h); the walk is kmod/age.c's, over the replay's page tables. Pages whose numbers are near
 // each other are taken for neighbours in a table, as in reclaim.h. Not thread-safe.
 #pragma once
@@ -32,6 +33,10 @@ class Exchange {
 
  private:
   void look_at(uint32_t frame, neotier_age_look look);
+  void look_at_table(uint32_t page, neotier_age_look look);
+  void look_at_cached(uint32_t page, neotier_age_look look);
+  // What a look finds of a page. Whoever arms clears it.
+  bool see_accessed(uint32_t page, neotier_age_look look);
   uint32_t group(uint32_t first, uint32_t end, neotier_age_look look);
 
   Memory& memory_;

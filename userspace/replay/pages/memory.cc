@@ -51,6 +51,7 @@ Memory::Memory(const Recording& recording, const Params& params, Placement place
       promote_instructions_(params.promote_instructions),
       demote_instructions_(params.demote_instructions),
       large_llc_(params.llc_kib >= kLargeLlcKib),
+      page_cache_(params.page_cache != 0),
       dram_pages_(recording.field(Field::kDramPresentPages)),
       reclaim_(recording.pages.size()) {}
 
@@ -93,7 +94,7 @@ void Memory::into_cxl(uint32_t page) {
 
 void Memory::leave(uint32_t page) {
   if (slot_[page] == kNoSlot) return;
-  if (recording_.pages[page].movable) reclaim_.unmap(page);
+  if (in_tables(page)) reclaim_.unmap(page);
   if (slot_[page] == kInDram) {
     reclaim_.remove(page);
     out_of_dram(page);
@@ -108,7 +109,7 @@ void Memory::leave(uint32_t page) {
 
 void Memory::place(uint32_t page) {
   const Page& recorded = recording_.pages[page];
-  if (recorded.movable) reclaim_.map(page);
+  if (in_tables(page)) reclaim_.map(page);
   const bool counted = recorded.fresh;  // what was there before the region began is not in the free pages
   bool cxl = recorded.cxl;
   if (placement_ == Placement::kAllDram) cxl = false;
@@ -220,6 +221,12 @@ void Memory::spend_look(const Looked& looked) {
   spend(kEntry, looked.all);
   spend(kAged, looked.dram);
   spend(kYoung, looked.cleared);
+}
+
+// No table, but the page's own struct page, as where eviction finds a page that does not belong there.
+void Memory::spend_look_at_cached() {
+  spend(kSort);
+  spend(kAged);
 }
 
 bool Memory::take_batch() {

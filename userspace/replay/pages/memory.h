@@ -93,7 +93,13 @@ class Memory {
   uint32_t slots() const { return static_cast<uint32_t>(page_of_.size()); }
   // kNoPage: free.
   uint32_t page_of(uint32_t slot) const { return slot < page_of_.size() ? page_of_[slot] : kNoPage; }
-  bool movable(uint32_t page) const { return recording_.pages[page].movable; }
+  // Whether the module moves such pages: a program's own; of files and of shared memory where page_cache is set.
+  bool moves(uint32_t page) const {
+    const Page& of = recording_.pages[page];
+    return of.movable || (page_cache_ && of.evictable);
+  }
+  // Page cache, or shared memory, that no program maps.
+  bool cached(uint32_t page) const { return recording_.pages[page].cached; }
   uint32_t owner(uint32_t page) const { return recording_.pages[page].owner; }
 
   // Free pages of the DRAM and of the CXL memory; signed, because a recording does not tell all that is freed.
@@ -108,7 +114,8 @@ class Memory {
   // kNoFrame: not in DRAM.
   static constexpr uint32_t kNoFrame = UINT32_MAX;
   uint32_t frame_of(uint32_t page) const { return frame_[page]; }
-  // Of a page: whether a program's tables have it, its Accessed bit, and what else is in its table.
+  // Of a page: whether a program's tables have it, its Accessed bit (of one that is cached: whether system calls have
+  // used it), and what else is in its table.
   bool mapped(uint32_t page) const { return reclaim_.mapped(page); }
   bool is_accessed(uint32_t page) const { return reclaim_.is_accessed(page); }
   void clear_accessed(uint32_t page) { reclaim_.clear_accessed(page); }
@@ -124,6 +131,7 @@ class Memory {
     uint64_t all = 0, dram = 0, cleared = 0;
   };
   void spend_look(const Looked& looked);
+  void spend_look_at_cached();
   // Copies a page of DRAM into CXL memory, as the module does.
   void demote(uint32_t page);
 
@@ -152,6 +160,8 @@ class Memory {
       place(page);
     return slot_[page] != kInDram;
   }
+  // Whether it is looked at in page tables while it is there. Without page_cache a program's own pages alone are.
+  bool in_tables(uint32_t page) const { return moves(page) && !cached(page); }
   void place(uint32_t page);
   void into_dram(uint32_t page);
   void into_cxl(uint32_t page);
@@ -214,7 +224,7 @@ class Memory {
   size_t nr_requests_ = 0;
   int64_t dram_free_, cxl_free_, low_;
   const uint64_t evict_percent_, promote_instructions_, demote_instructions_;
-  const bool large_llc_;
+  const bool large_llc_, page_cache_;
   uint64_t dram_pages_ = 0;
   Reclaim reclaim_;
   Rounds rounds_;

@@ -128,6 +128,7 @@ const std::vector<ParamInfo>& param_table() {
       {"headroom_pages", &Params::headroom_pages, 0, INT32_MAX, "module: pages"},
       {"batch", &Params::batch, 1, 512, "module: pages"},
       {"exchange", &Params::exchange, 0, 1, "module: 1: room is made by exchange, 0: by kswapd"},
+      {"page_cache", &Params::page_cache, 0, 1, "module: 1: pages of files and of shared memory move, too"},
       {"confirm_epochs", &Params::confirm_epochs, 1, 8, "module: epochs"},
       {"loss_ppm", &Params::loss_ppm, 0, 1'000'000, "module: of the time, that may be lost; 1000000: no bound"},
       {"loss_base_ms", &Params::loss_base_ms, 0, 10'000, "module: ms that may be lost besides"},

@@ -40,7 +40,7 @@ struct Params {
   uint64_t high_pages = kOfMachine;  // what kswapd wants to free in a round: the zones' high watermarks
   // Of the module, as its files in /sys/kernel/neotier.
   uint64_t quota_mb_per_s = 1024, period_us = 5000, decide_interval_ms = 100, reserve_pages = kOfMachine,
-           batch = kOfMachine, exchange = 1, confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000,
+           batch = kOfMachine, exchange = 1, page_cache = 1, confirm_epochs = 2, headroom_pages = 0, epoch_us = 50000,
            loss_ppm = NEOTIER_LEDGER_LOSS_PPM, loss_base_ms = NEOTIER_LEDGER_BASE_MS;
   // Of the law, as neotier.ko begins with them.
   uint64_t threshold = neotier_policy_default_params.threshold, saved_ns = neotier_policy_default_params.saved_ns,

@@ -272,6 +272,96 @@ TEST(Replay, PagesOfFilesMakeRoom) {
   EXPECT_LT(slow_fills(trace::Record::kFile), slow_fills(trace::Record::kOther) / 2);
 }
 
+// Pages of files, or of shared memory, as a program maps them, or as system calls alone use them.
+enum class Use { kMapped, kCalls };
+struct Files {
+  Use use;
+  bool page_cache = true;
+  bool in_use = false;   // those in DRAM, as much as what waits
+  bool swapped = false;  // what waits is a program's own, what is in DRAM is of files
+
+  // A program reads a line in its own way; the kernel, for a system call, never all of a page in rising order.
+  void read(RecordingFile& file, uint64_t page, uint64_t i) const {
+    file.line(page + (63 - i % 64) * 64, false, use == Use::kCalls);
+  }
+};
+
+// Hot pages wait in CXL memory, and nothing else is in DRAM but the others.
+Result exchange_of_files(const Files& files) {
+  RecordingFile file;
+  const auto hot = files.swapped ? trace::Record::kAnonymous : trace::Record::kFile;
+  const auto other = files.swapped ? trace::Record::kFile : trace::Record::kAnonymous;
+  for (uint64_t page = 0; page < 100; ++page) file.state(hot, (kCxl >> 12) + page);
+  fill_dram(file, other);
+  if (files.swapped && files.use == Use::kMapped)
+    for (uint64_t page = 1; page <= 895; ++page) files.read(file, page << 12, 0);
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    for (uint64_t page = 0; page < 100; ++page)
+      files.swapped ? file.line(kCxl + (page << 12) + i % 64 * 64) : files.read(file, kCxl + (page << 12), i);
+    if (files.in_use && i % 20 == 0)
+      for (uint64_t page = 1; page <= 895; ++page) files.read(file, page << 12, i);
+    file.time(25'000, 6'000'000);
+  }
+  Job job;
+  job.policy = "neotier";
+  job.params.loss_ppm = NEOTIER_LEDGER_NO_BOUND;
+  job.tracker = "exact";
+  job.params.low_pages = 110;
+  job.params.gap_pages = 20;
+  job.params.page_cache = files.page_cache;
+  return replay(file.read(), job);
+}
+
+class FilesOfUse : public testing::TestWithParam<Use> {};
+INSTANTIATE_TEST_SUITE_P(Replay, FilesOfUse, testing::Values(Use::kMapped, Use::kCalls),
+                         [](const auto& test) { return std::string(test.param == Use::kMapped ? "Mapped" : "Calls"); });
+
+TEST_P(FilesOfUse, HotOnesComeUp) {
+  EXPECT_GE(exchange_of_files({.use = GetParam()}).promoted, 80u);
+  EXPECT_EQ(exchange_of_files({.use = GetParam(), .page_cache = false}).promoted, 0u);
+}
+
+TEST_P(FilesOfUse, IdleOnesMakeRoom) {
+  const Result law = exchange_of_files({.use = GetParam(), .swapped = true});
+  EXPECT_GE(law.exchanged, 80u);
+  EXPECT_EQ(law.exchanged, law.promoted);
+  EXPECT_EQ(law.demoted, law.exchanged) << "kswapd sleeps";
+  EXPECT_EQ(exchange_of_files({.use = GetParam(), .page_cache = false, .swapped = true}).exchanged, 0u);
+}
+
+TEST_P(FilesOfUse, ThoseInUseStay) {
+  EXPECT_EQ(exchange_of_files({.use = GetParam(), .in_use = true, .swapped = true}).exchanged, 0u);
+}
+
+// Idle pages of both kinds, by turns: who reads them in the end finds those of the one kind alone in CXL memory.
+TEST(Replay, PageCacheThatNobodyMapsMakesRoomFirst) {
+  const auto slow_fills = [](bool read_cached, bool read_mapped) {
+    RecordingFile file;
+    for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+    for (uint64_t page = 1; page <= 895; ++page) {
+      file.state(trace::Record::kFree, page);
+      file.line(page << 12, false, true);
+      file.state(page % 2 ? trace::Record::kFile : trace::Record::kAnonymous, page);
+    }
+    read_hot_pages(file);
+    for (uint64_t page = 1; page <= 895; ++page)
+      if (page % 2 ? read_cached : read_mapped) file.line((page << 12) + 64, false, page % 2);
+    const Result law = run(file.read(), "neotier", "exact", kExchange);
+    EXPECT_GE(law.exchanged, 80u);
+    return law.fills[1];
+  };
+  const uint64_t without = slow_fills(false, false);
+  EXPECT_LT(slow_fills(false, true), without + 10) << "reading takes time, in which others read as well";
+  EXPECT_GE(slow_fills(true, false), without + 80);
+}
+
+// A look at one goes to no page table.
+TEST(Replay, PageCacheThatNobodyMapsIsInNoTable) {
+  const Result cached = exchange_of_files({.use = Use::kCalls, .swapped = true});
+  EXPECT_LT(cached.age_looks, exchange_of_files({.use = Use::kMapped, .swapped = true}).age_looks);
+  EXPECT_LE(cached.age_looks, 2 * 100u) << "of those that have come up";
+}
+
 TEST(Replay, APlaceboMovesNothingAndCostsALittle) {
   const Recording r = hot_set_in_cxl(900, 200, 600, 20).read();
   const Result placebo = run(r, "placebo");
