@@ -180,15 +180,17 @@ TEST_F(PageCountsTest, LeavesNothingWhereTheGuestEndsEarly) {
   EXPECT_FALSE(std::filesystem::exists(path_ + ".part"));
 }
 
-// Frames: 8 to 11 free (a buddy of order 2), 12 a program's, 13 locked, 14 a file's, 300 free, the rest not managed.
+// Frames: 8 to 11 free (a buddy of order 2), 12 a program's, 13 locked, 14 a file's, 16 one that is
+// mapped, 300 free, the rest not managed.
 TEST(Census, StatesOfFrames) {
   std::vector<StructPage> pages(512, StructPage{uint64_t{1} << 13, 0, 0, 0, 0, 0, 0xffffffff, 0});
-  for (const size_t frame : {8, 9, 10, 11, 12, 13, 14, 300}) pages[frame][0] = 0;
+  for (const size_t frame : {8, 9, 10, 11, 12, 13, 14, 16, 300}) pages[frame][0] = 0;
   pages[8][6] = pages[300][6] = 0xf0000000;
   pages[8][5] = 2;
   pages[12][3] = pages[13][3] = 0xffff888100000001;
   pages[13][0] = 1 << 19;
-  pages[14][3] = 0xffff888100000040;
+  pages[14][3] = pages[16][3] = 0xffff888100000040;
+  pages[16][6] = 0;
   const auto read = [&](uint64_t va, void* to, size_t n) {
     const uint64_t at = va - kVmemmap;
     if (at + n > pages.size() * sizeof pages[0]) return false;
@@ -199,7 +201,8 @@ TEST(Census, StatesOfFrames) {
   ASSERT_EQ(census.states.size(), 1024u);
   for (const size_t frame : {8, 9, 10, 11, 300}) EXPECT_EQ(census.states[frame], FrameState::kFree) << frame;
   EXPECT_EQ(census.states[12], FrameState::kAnonymous);
-  EXPECT_EQ(census.states[14], FrameState::kFile);
+  EXPECT_EQ(census.states[14], FrameState::kCached);
+  EXPECT_EQ(census.states[16], FrameState::kFile);
   for (const size_t frame : {7, 13, 15, 600}) EXPECT_EQ(census.states[frame], FrameState::kOther) << frame;
   for (const size_t frame : {8, 13, 15, 600}) EXPECT_EQ(census.owners[frame], 0u) << frame;
   EXPECT_NE(census.owners[12], 0u);
@@ -207,7 +210,7 @@ TEST(Census, StatesOfFrames) {
   EXPECT_NE(census.owners[12], census.owners[14]);
   EXPECT_EQ(census.free_pages[0], 4u);
   EXPECT_EQ(census.free_pages[1], 1u);
-  EXPECT_EQ(census.managed_pages[0], 7u);
+  EXPECT_EQ(census.managed_pages[0], 8u);
   EXPECT_EQ(census.managed_pages[3], 1u);
 }
 

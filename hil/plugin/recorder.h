@@ -127,7 +127,8 @@ class Recorder {
   void put_states(const FrameCensus& census) {
     constexpr auto kStates = static_cast<size_t>(FrameState::kStates);
     constexpr std::array<trace::Record, kStates> kRecords = {trace::Record::kOther, trace::Record::kFree,
-                                                             trace::Record::kAnonymous, trace::Record::kFile};
+                                                             trace::Record::kAnonymous, trace::Record::kFile,
+                                                             trace::Record::kCached};
     const size_t frames = std::min(states_.size(), census.states.size());
     for (size_t group = 0; group * 16 < frames; ++group) {
       std::array<uint64_t, kStates> masks{};

@@ -26,6 +26,7 @@ TEST(Recorder, TellsOfFramesWhatHasChanged) {
   recorder.begin({}, census, {});
   census.states[2] = FrameState::kFree;
   census.owners[2] = 0;
+  census.states[3] = FrameState::kCached;
   census.owners[3] = 9;
   // A census every 10 ms: the 100th tick.
   for (int tick = 0; tick < 100; ++tick) recorder.tick({}, [&] { return census; });
@@ -39,7 +40,8 @@ TEST(Recorder, TellsOfFramesWhatHasChanged) {
   EXPECT_EQ(words,
             (std::vector<uint64_t>{trace::pages_of(Record::kFree, 0, 2), trace::pages_of(Record::kAnonymous, 0, 4),
                                    trace::pages_of(Record::kFile, 0, 8), trace::owner_of(2, 7), trace::owner_of(3, 8),
-                                   trace::pages_of(Record::kFree, 0, 4), trace::owner_of(3, 9)}));
+                                   trace::pages_of(Record::kFree, 0, 4), trace::pages_of(Record::kCached, 0, 8),
+                                   trace::owner_of(3, 9)}));
 }
 
 }  // namespace

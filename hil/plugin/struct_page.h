@@ -44,6 +44,9 @@ inline bool has_owner(const StructPage& head) {
          (mapping & kMappingFlags) != kMappingMovable;
 }
 
+// Of a page that has an owner: whether a page table has it. Its count of those begins at -1.
+inline bool is_mapped(const StructPage& page) { return static_cast<int32_t>(page[kTypeAndCount]) >= 0; }
+
 // Who a page belongs to, and its place in there, as the module tells pages apart; in 28 bits that are not all zero.
 inline uint32_t owner_number(const StructPage& page) {
   return static_cast<uint32_t>(neotier_page_identity(page[kMapping], page[kIndex]) >> 36) | 1;
@@ -63,7 +66,7 @@ void for_each(const ReadGuest& read, uint64_t end, Use use) {
 }  // namespace struct_page
 
 // What each frame is used for, in a word; as a recording tells it (trace/recording.h).
-enum class FrameState : uint8_t { kOther = 0, kFree, kAnonymous, kFile, kStates };
+enum class FrameState : uint8_t { kOther = 0, kFree, kAnonymous, kFile, kCached, kStates };
 
 struct FrameCensus {
   std::vector<FrameState> states;            // of each frame
@@ -90,7 +93,9 @@ inline FrameCensus take_census(const ReadGuest& read, uint64_t cxl_base, uint64_
       census.states[number] = FrameState::kFree;
       ++census.free_pages[cxl];
     } else if (!(page[kCompoundHead] & 1) && !(page[kFlags] & (kHead | kUnevictable | kMlocked)) && has_owner(page)) {
-      census.states[number] = page[kMapping] & kMappingAnonymous ? FrameState::kAnonymous : FrameState::kFile;
+      census.states[number] = page[kMapping] & kMappingAnonymous ? FrameState::kAnonymous
+                              : is_mapped(page)                  ? FrameState::kFile
+                                                                 : FrameState::kCached;
       census.owners[number] = owner_number(page);
     }
     if (free || !(page[kFlags] & kReserved)) {

@@ -8,10 +8,11 @@
 //              as many in a row as the passed time needs. What follows happened after it.
 //   kAccessed  bits 0..39 a number g, bits 40..55 a mask: pages 16 g + n whose bit n is set were accessed since the
 //              last kAccessed records of them: what an Accessed bit would show
-//   kFree, kAnonymous, kFile, kOther
+//   kFree, kAnonymous, kFile, kCached, kOther
 //              likewise: such pages have been found to be free, a program's own and movable, of a file or of shared
-//              memory and evictable, or anything else. Each page is kOther until one of these says otherwise; what
-//              was so when the recording began comes first.
+//              memory and evictable, the same and in no program's page table, or anything else. Each page is kOther
+//              until one of these says otherwise; what was so when the recording began comes first. Older recordings
+//              have kFile in the place of kCached.
 //   kOwner     bits 0..27 a page's number, bits 28..55 a number for whoever it belongs to and the place in there: the
 //              address space or the file. Another number than before is another page in the same memory.
 //   kHeader    bits 48..55 a field of Field, bits 0..47 its value. The first record is kVersion; all fields come before
@@ -31,7 +32,8 @@ enum class Record : uint8_t {
   kAnonymous = 5,
   kOther = 6,
   kFile = 7,
-  kOwner = 8
+  kOwner = 8,
+  kCached = 9
 };
 
 inline constexpr uint64_t kKernelBit = 2;

@@ -93,10 +93,11 @@ class Memory {
   uint32_t slots() const { return static_cast<uint32_t>(page_of_.size()); }
   // kNoPage: free.
   uint32_t page_of(uint32_t slot) const { return slot < page_of_.size() ? page_of_[slot] : kNoPage; }
-  // Whether the module moves such pages: a program's own; of files and of shared memory where page_cache is set.
+  // Whether the module moves such pages: a program's own; where page_cache is set those of files and of shared memory,
+  // but for programs' code.
   bool moves(uint32_t page) const {
     const Page& of = recording_.pages[page];
-    return of.movable || (page_cache_ && of.evictable);
+    return of.movable || (page_cache_ && of.evictable && !of.code);
   }
   // Page cache, or shared memory, that no program maps.
   bool cached(uint32_t page) const { return recording_.pages[page].cached; }

@@ -43,6 +43,8 @@ class ByFrame {
   std::vector<std::unique_ptr<std::array<T, kGroup>>> groups_;
 };
 
+bool is_files(trace::Record what) { return what == trace::Record::kFile || what == trace::Record::kCached; }
+
 class Builder {
  public:
   explicit Builder(const std::filesystem::path& file) : file_(file) {}
@@ -68,6 +70,7 @@ class Builder {
       case trace::Record::kFree:
       case trace::Record::kAnonymous:
       case trace::Record::kFile:
+      case trace::Record::kCached:
       case trace::Record::kOther:
         pages(trace::kind_of(word), word & ((uint64_t{1} << 40) - 1), word >> 40 & 0xffff);
         break;
@@ -92,7 +95,9 @@ class Builder {
       const Seen& seen = seen_[i];
       r_.pages[i].movable = seen.anonymous || (seen.touched && !seen.file && !(has_states_ && seen.other));
       r_.pages[i].evictable = r_.pages[i].movable || seen.file;
-      r_.pages[i].cached = r_.pages[i].evictable && !r_.pages[i].movable && !seen.touched;
+      if (r_.pages[i].movable || !seen.file || seen.touched) continue;
+      r_.pages[i].code = tells_cached_ && seen.mapped;
+      r_.pages[i].cached = !r_.pages[i].code;
     }
     return std::move(r_);
   }
@@ -108,9 +113,10 @@ class Builder {
   struct Seen {
     bool touched = false;  // by an address of a program
     bool anonymous = false, file = false, other = false;
-    // A page keeps its kind: what has another is somebody else's.
+    bool mapped = false;  // of a file's: ever
+    // A page keeps its kind: what has another is somebody else's. Of a file it is whether or not it is mapped now.
     bool ends_by(trace::Record what) const {
-      return (anonymous && what != trace::Record::kAnonymous) || (file && what != trace::Record::kFile);
+      return (anonymous && what != trace::Record::kAnonymous) || (file && !is_files(what));
     }
   };
 
@@ -248,14 +254,17 @@ class Builder {
       if (was_there) step(step_of(Step::kNew, at.page));
     }
     Seen& seen = seen_[at.page];
-    (what == trace::Record::kAnonymous ? seen.anonymous : what == trace::Record::kFile ? seen.file : seen.other) = true;
+    (what == trace::Record::kAnonymous ? seen.anonymous : is_files(what) ? seen.file : seen.other) = true;
+    seen.mapped |= what == trace::Record::kFile;
+    tells_cached_ |= what == trace::Record::kCached;
   }
 
   // Its memory was freed and got by another between two looks at what it is used for.
   void owner(Place& at, uint64_t number, uint64_t owner) {
     if (at.page == kNoPage || owner == 0) fail("has an owner of no page");
     if (r_.pages[at.page].owner != 0 && r_.pages[at.page].owner != owner && !at.owner_stays) {
-      const Seen kind = {.anonymous = seen_[at.page].anonymous, .file = seen_[at.page].file};
+      const Seen& old = seen_[at.page];
+      const Seen kind = {.anonymous = old.anonymous, .file = old.file, .mapped = old.mapped};
       go(at);
       at.free = true;
       come(number, at);
@@ -268,7 +277,7 @@ class Builder {
   std::filesystem::path file_;
   Recording r_;
   uint64_t record_ = 0, cxl_base_ = 0, cxl_bytes_ = 0;
-  bool ended_ = false, has_states_ = false;
+  bool ended_ = false, has_states_ = false, tells_cached_ = false;
   std::vector<Seen> seen_;  // of each page
   ByFrame<Place> places_;
 };

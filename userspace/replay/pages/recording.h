@@ -32,8 +32,11 @@ struct Page {
   bool cxl = false;             // where the recorded run put it
   bool movable = false;         // a program's own; where a recording has no states of pages: accessed by a program
   bool evictable = false;       // movable, or of a file or of shared memory: the kernel demotes it
-  bool cached = false;          // evictable, not movable, and no program accessed it by an address of its own
-  bool fresh = false;           // allocated during the recording
+  // Of those that are evictable and not movable:
+  bool cached =
+      false;           // no program maps it; where a recording does not tell: none accessed it by an address of its own
+  bool code = false;   // a program maps it, and none accessed it: nobody sees instructions that are fetched
+  bool fresh = false;  // allocated during the recording
 };
 
 struct Recording {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "replay/pages/recording_testing.h"
@@ -183,6 +184,33 @@ TEST(Recording, WhatASystemCallReadsOfAFileIsNoNewPage) {
   EXPECT_TRUE(r.pages[1].evictable);
 }
 
+// What nobody maps is cached; what is mapped and not accessed is code.
+TEST(Recording, ARecordingThatTellsWhatIsMappedIsBelieved) {
+  RecordingFile file;
+  file.state(Record::kFile, 5);
+  file.state(Record::kFile, 6);
+  file.line(0x6000);
+  file.state(Record::kCached, 7);
+  file.state(Record::kCached, 8);
+  file.state(Record::kFile, 8);  // from now on: the same page
+  file.state(Record::kFile, 9);
+  file.state(Record::kCached, 9);
+  file.state(Record::kCached, 10);
+  file.line(0xa000);  // mapped between two looks
+  const Recording r = file.read();
+  ASSERT_EQ(r.pages.size(), 6u);
+  for (const auto& [page, cached, code] : {std::tuple{0, false, true},
+                                           {1, false, false},
+                                           {2, true, false},
+                                           {3, false, true},
+                                           {4, false, true},
+                                           {5, false, false}}) {
+    EXPECT_EQ(r.pages[page].cached, cached) << page;
+    EXPECT_EQ(r.pages[page].code, code) << page;
+    EXPECT_TRUE(r.pages[page].evictable) << page;
+  }
+}
+
 TEST(Recording, AFilesPageIsCachedAloneUntilAProgramAccessesIt) {
   RecordingFile file;
   file.state(Record::kFile, 5);
@@ -261,7 +289,7 @@ TEST(Recording, WhatIsNoneIsOneLine) {
   EXPECT_THAT(refused(lost), HasSubstr("has not the fills that its totals name"));
 
   RecordingFile strange;
-  strange.put(uint64_t{9} << 56);
+  strange.put(uint64_t{10} << 56);
   EXPECT_THAT(refused(strange), HasSubstr("no known kind"));
 
   RecordingFile nobodys;

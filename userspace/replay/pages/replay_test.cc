@@ -333,6 +333,16 @@ TEST_P(FilesOfUse, ThoseInUseStay) {
   EXPECT_EQ(exchange_of_files({.use = GetParam(), .in_use = true, .swapped = true}).exchanged, 0u);
 }
 
+// Mapped, and never accessed, as far as is seen.
+TEST(Replay, CodeStays) {
+  RecordingFile file;
+  for (uint64_t page = 0; page < 100; ++page) file.state(trace::Record::kAnonymous, (kCxl >> 12) + page);
+  fill_dram(file, trace::Record::kFile);
+  file.state(trace::Record::kCached, 895);  // so the recording tells
+  read_hot_pages(file);
+  EXPECT_EQ(run(file.read(), "neotier", "exact", kExchange).exchanged, 0u);
+}
+
 // Idle pages of both kinds, by turns: who reads them in the end finds those of the one kind alone in CXL memory.
 TEST(Replay, PageCacheThatNobodyMapsMakesRoomFirst) {
   const auto slow_fills = [](bool read_cached, bool read_mapped) {
