@@ -197,14 +197,19 @@ TEST(Recording, ARecordingThatTellsWhatIsMappedIsBelieved) {
   file.state(Record::kCached, 9);
   file.state(Record::kCached, 10);
   file.line(0xa000);  // mapped between two looks
+  file.state(Record::kFile, 11);
+  file.put(trace::owner_of(11, 77));
+  file.put(trace::owner_of(11, 78));  // another file's, mapped as well
   const Recording r = file.read();
-  ASSERT_EQ(r.pages.size(), 6u);
+  ASSERT_EQ(r.pages.size(), 8u);
   for (const auto& [page, cached, code] : {std::tuple{0, false, true},
                                            {1, false, false},
                                            {2, true, false},
                                            {3, false, true},
                                            {4, false, true},
-                                           {5, false, false}}) {
+                                           {5, false, false},
+                                           {6, false, true},
+                                           {7, false, true}}) {
     EXPECT_EQ(r.pages[page].cached, cached) << page;
     EXPECT_EQ(r.pages[page].code, code) << page;
     EXPECT_TRUE(r.pages[page].evictable) << page;
