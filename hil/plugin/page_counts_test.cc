@@ -180,8 +180,8 @@ TEST_F(PageCountsTest, LeavesNothingWhereTheGuestEndsEarly) {
   EXPECT_FALSE(std::filesystem::exists(path_ + ".part"));
 }
 
-// Frames: 8 to 11 free (a buddy of order 2), 12 a program's, 13 locked, 14 a file's, 16 one that is
-// mapped, 300 free, the rest not managed.
+// Frames: 8 to 11 free (a buddy of order 2), 12 a program's, 13 locked, 14 a file's, 16 one that is mapped, 300 free,
+// the rest not managed.
 TEST(Census, StatesOfFrames) {
   std::vector<StructPage> pages(512, StructPage{uint64_t{1} << 13, 0, 0, 0, 0, 0, 0xffffffff, 0});
   for (const size_t frame : {8, 9, 10, 11, 12, 13, 14, 16, 300}) pages[frame][0] = 0;

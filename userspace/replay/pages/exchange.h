@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Room by exchange in a replay: which pages of the DRAM are not in use, by their Accessed bits, or, of page cache that
-// nobody maps, by its use. The decisions are the
-// module's own (promotion/age.h); the walk is kmod/age.c's, over the replay's page tables. Pages whose numbers are near
-// each other are taken for neighbours in a table, as in reclaim.h. Not thread-safe.
+// nobody maps, by its use. The decisions are the module's own (promotion/age.h); the walk is kmod/age.c's, over the
+// replay's page tables. Pages whose numbers are near each other are taken for neighbours in a table, as in reclaim.h.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>
