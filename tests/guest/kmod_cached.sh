@@ -38,7 +38,7 @@ knob enabled 1
 promoted=$(stat promoted)
 demoted=$(stat demoted)
 # In use, so that it does not go down in its turn.
-line=$($content mb=16 seconds=100000 stop=3900 want=3900)
+line=$($content mb=16 seconds=100000 stop=3900 want=3900 touch)
 status=$?
 up=$(($(stat promoted) - promoted))
 down=$(($(stat demoted) - demoted))

@@ -2,7 +2,7 @@
 /*
  * kmod_content: memory on the slow node that is written, read and checked all the time while its pages are promoted.
  *
- *	kmod_content mb=<size>|pages=<number> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep]
+ *	kmod_content mb=<size>|pages=<number> seconds=<time> [node=<slow node>] [cold=<MiB on the fast node first>] [sleep|touch]
  *		     [want=<pages that must have moved; 0 means none may have>] [stop=<pages: end once so many moved>]
  *		     [threads=<number>] [hot=<pages>] [policy=<bind|both|prefer|interleave|task|thread>]
  *		     [mlock] [shared] [huge] [pin] [back] [enable] [filler=<bind|prefer|mlock|pin|shared|use|map>] [coldhuge] [turn]
@@ -11,7 +11,7 @@
  * Prints one line "content: pages=.. moved=.. errors=.. checks=.. ms=.. tlb=.. huge=.." (tlb: shootdown interrupts of the
  * machine while the pages were in use; huge: pages that are mapped as parts of huge ones in the end) and returns 0 when every word was as written and
  * `want` was met. Tells kmod_device (KMOD_FEED_PATH, when it is there) which pages are hot. sleep: touch nothing between
- * the fill and the last check. mlock, shared (with a forked child), huge (2 MiB pages), pin (registered with io_uring):
+ * the fill and the last check. touch: a word of each page all the time, so that none seems to rest however slow the machine is. mlock, shared (with a forked child), huge (2 MiB pages), pin (registered with io_uring):
  * pages that have to stay. threads: so many threads share the pages between them. policy: once the pages are filled, what
  * their owner asks for: bind, prefer and interleave (over nodes 0 and the slow one) for the memory, task for the process,
  * thread for a second thread of it, all naming the slow node; both binds to node 0 and the slow node.
@@ -216,17 +216,22 @@ static void set_policy(const char *name, void *memory, uint64_t bytes, int node)
 struct filler {
 	uint64_t *memory, pages;
 	volatile int *stop;
-	uint64_t sum;
 };
+
+static void touch_all(const volatile uint64_t *memory, uint64_t pages)
+{
+	uint64_t page;
+
+	for (page = 0; page < pages; page++)
+		(void)memory[page * WORDS];
+}
 
 static void *use_filler(void *arg)
 {
 	struct filler *filler = arg;
-	uint64_t page;
 
 	while (!*filler->stop)
-		for (page = 0; page < filler->pages; page++)
-			filler->sum += ((volatile uint64_t *)filler->memory)[page * WORDS];
+		touch_all(filler->memory, filler->pages);
 	return NULL;
 }
 
@@ -426,7 +431,7 @@ int main(int argc, char **argv)
 	long want = -1;
 	uint64_t left = 0;
 	int turn = 0, quiet = 0;
-	int node = 1, n, idle = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, cold_huge = 0, fd;
+	int node = 1, n, idle = 0, touch = 0, back = 0, enable = 0, locked = 0, shared = 0, huge = 0, cold_huge = 0, fd;
 	struct kmod_feed *feed = NULL;
 
 	for (n = 1; n < argc; n++) {
@@ -460,6 +465,8 @@ int main(int argc, char **argv)
 			quiet = 1;
 		else if (!strcmp(argv[n], "sleep"))
 			idle = 1;
+		else if (!strcmp(argv[n], "touch"))
+			touch = 1;
 		else if (!strcmp(argv[n], "enable"))
 			enable = 1;
 		else if (!strcmp(argv[n], "back"))
@@ -574,7 +581,10 @@ int main(int argc, char **argv)
 			usleep(2000);
 			continue;
 		}
-		work(&worker[0]);
+		if (touch)
+			touch_all(memory, pages);
+		else
+			work(&worker[0]);
 	} while (!ended && now_ms() - start < seconds * 1000);
 	start = now_ms() - start;
 	tlb = shootdowns() - tlb;
