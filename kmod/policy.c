@@ -119,6 +119,7 @@ static void neotier_policy_settle(struct neotier_device *dev, const struct neoti
 		.waiting = neotier_hotlist_waiting(dev),
 		.returned = snapshot->ping_pong,
 		.moves_ns = snapshot->promote_ns + snapshot->demote_ns,
+		.wakes = dev->stats[NEOTIER_STAT_WAKEUPS] - dev->decided_stats[NEOTIER_STAT_WAKEUPS],
 		.cpus = num_online_cpus(),
 		.reads = track != NEOTIER_TRACK_WRITES ? snapshot->reads : 0,
 		.writes = track != NEOTIER_TRACK_READS ? snapshot->writes : 0,

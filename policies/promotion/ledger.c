@@ -372,7 +372,8 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), neotier_ledger_warm(ledger), interval_ns / 1000, period);
 	regret = neotier_ledger_max(ledger->regret_requests, ledger->regrets * ledger->hot);
 	regret = neotier_ledger_worth(ledger, neotier_ledger_all(regret, period), period);
-	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX);
+	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX) +
+		neotier_ledger_min(period->wakes, NEOTIER_LEDGER_NS_MAX / NEOTIER_LEDGER_WAKE_NS) * NEOTIER_LEDGER_WAKE_NS;
 	share = interval_ns / 1000 * ledger->terms.loss_ppm / 1000 * neotier_clamp_u64(period->cpus, 1, 65536);
 	if (interval_ns >= 1000)
 		ledger->gain_ppm = (ledger->gain_ppm +

@@ -5,7 +5,7 @@
  *
  *	balance = base + share * time + won - regret - spent
  *
- * spent	time of the driver's thread and of kswapd on its behalf: moves, room, and looking.
+ * spent	time of the driver's thread and of kswapd on its behalf: moves, room, and looking; and what waking it takes.
  * won		what promoted pages save. The device does not see them any more, so controls stand for them: of the pages whose
  *		turn it is to move one in NEOTIER_LEDGER_ONE_IN stays where it is, for a horizon on average. Before the first move
  *		NEOTIER_LEDGER_PILOTS of those that wait do; then as many are let go as are too many. A page counts as promoted for one horizon: what it brings later is
@@ -56,6 +56,12 @@ extern "C" {
 /* So many bases are kept at most: an old win pays for no long harm. */
 #define NEOTIER_LEDGER_CAP 20U
 #define NEOTIER_LEDGER_BASE_MAX_NS 10000000000ULL
+/*
+ * What a wake-up costs the program beside the thread's own time, which is all that the thread can measure: the interrupt, two
+ * switches, and caches that are filled again. Seen on the emulated server: 3.3 and 3.7 us
+ * (docs/decisions/0048-ledger.md).
+ */
+#define NEOTIER_LEDGER_WAKE_NS 3500U
 /* loss_ppm that bounds nothing. */
 #define NEOTIER_LEDGER_NO_BOUND 1000000U
 /* What the module and the replay begin with. */
@@ -75,6 +81,7 @@ struct neotier_ledger_period {
 	u64 waiting;		/* pages that are hot enough and wait */
 	u64 returned;		/* reported pages that had been promoted before: they had been demoted again */
 	u64 moves_ns, looking_ns;	/* spent: on moves and their room; on all else */
+	u64 wakes;		/* of the thread, as far as the times do not have what they cost the program */
 	u32 cpus;		/* whose time it is: all of them lose and win, >= 1 */
 	u64 reads, writes;	/* of the device, of the kinds that it counts for pages */
 	u64 reports, missed;	/* read from it; lost or thrown away: each stands for as much as one that was read */

@@ -70,6 +70,9 @@ TEST(Ledger, TheBaseAndAShareOfTheTimeMayBeSpent) {
   a.period.looking_ns = 400 * kUs;
   EXPECT_EQ(a.settle(), 250 - 400);
   EXPECT_EQ(a.ledger.spent_ns, 400 * kUs);
+  a.period.wakes = 20;
+  EXPECT_EQ(a.settle(), 250 - 20 * int64_t{NEOTIER_LEDGER_WAKE_NS} / 1000) << "what the thread cannot measure";
+  a.period.wakes = 0;
   a.period.cpus = 8;
   EXPECT_EQ(a.settle(), 8 * 250) << "eight CPUs have eight times as much time";
 }
@@ -545,7 +548,7 @@ TEST(Ledger, ExtremesStayWithinBounds) {
       for (int i = 0; i < 4; ++i) {
         a.period.interval_ns = a.period.promoted = a.period.moves_ns = a.period.reads = a.period.reports =
             a.period.epoch_ns = big;
-        a.period.returned = a.period.looking_ns = a.period.writes = a.period.missed = other;
+        a.period.returned = a.period.looking_ns = a.period.wakes = a.period.writes = a.period.missed = other;
         a.period.cpus = static_cast<uint32_t>(big);
         a.period.downsampling = static_cast<uint32_t>(other);
         neotier_ledger_regret(&a.ledger, static_cast<uint32_t>(big));

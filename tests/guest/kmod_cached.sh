@@ -210,6 +210,8 @@ if insmod /test/crc32c_generic.ko 2> /dev/null; insmod /test/crc16.ko 2> /dev/nu
 	unlocked
 	umount /tmp/disk && rmmod brd && ok "the file system can be unmounted" || not_ok "the file system can be unmounted" "$(mount)"
 else
+	# With what was written there.
+	rmmod brd 2> /dev/null
 	skip "a file system on a disk" "no ext4 for this kernel"
 fi
 

@@ -34,7 +34,7 @@ strip --strip-debug -o "$root/test/neotier.ko" "$module"
 [ -z "${UNTESTED:-}" ] || strip --strip-debug -o "$root/test/neotier-untested.ko" "$UNTESTED"
 # A RAM disk, to swap to and for a file system, from the kernel's own modules where they are not built in.
 modules=$(dirname "$(dirname "$kernel")")/lib/modules
-for name in drivers/block/brd crypto/crc32c_generic lib/crc16 fs/mbcache fs/jbd2/jbd2 fs/ext4/ext4; do
+for name in drivers/block/brd crypto/crc32c_generic lib/crc16 lib/crc/crc16 fs/mbcache fs/jbd2/jbd2 fs/ext4/ext4; do
 	found=("$modules"/*/kernel/"$name".ko*)
 	case ${found[0]} in
 	*.xz) xz -dc "${found[0]}" > "$root/test/${name##*/}.ko" ;;

@@ -239,6 +239,7 @@ void Driver::settle(uint64_t interval_ns, const TrackerState& state, uint32_t th
   // Who makes room had to be found: that is part of a move's price.
   const uint64_t moves_ns = counts_.moves_ns - old.moves_ns + counts_.age_ns - old.age_ns;
   period.moves_ns = moves_ns + counts_.kswapd_ns - old.kswapd_ns;
+  // With all that a wake-up costs: so period.wakes is 0.
   const uint64_t thread_ns = counts_.thread_ns - old.thread_ns;
   period.looking_ns = thread_ns - std::min(thread_ns, moves_ns);
   period.reads = state.reads - observed_.reads;  // alone: the tracker counts no writes for pages
