@@ -176,7 +176,7 @@ if insmod /test/crc32c_generic.ko 2> /dev/null; insmod /test/crc16.ko 2> /dev/nu
 	$file path=/tmp/disk/file mb=32 > /dev/null
 	sync
 	echo 1 > /proc/sys/vm/drop_caches
-	cat /tmp/disk/file > /dev/null
+	$file path=/tmp/disk/file on=0 > /dev/null
 	slow=$(slow_pages /tmp/disk/file)
 	locked
 	line=$($content mb=32 enable sleep seconds=$((10 * NEOTIER_SLOW)))

@@ -213,6 +213,9 @@ int main(int argc, char **argv)
 	if (fstat(fd, &about))
 		die("file: stat");
 	pages = (uint64_t)about.st_size / PAGE;
+	/* Else newer kernels read ahead into large folios. */
+	if (on >= 0)
+		posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 	for (page = 0; on >= 0 && page < pages; page++)
 		errors += (uint64_t)wrong(fd, page);
 	syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL);
