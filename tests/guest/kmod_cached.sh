@@ -169,7 +169,8 @@ content_until "above kept_mempolicy $before" node="$node" mb=16 enable sleep
 umount /tmp/bound
 
 # A file system on a disk.
-for name in crc32c_generic crc16 mbcache jbd2 ext4 brd; do insmod /test/$name.ko $([ $name != brd ] || echo rd_nr=1 rd_size=65536) 2> /dev/null; done
+for name in crc32c_generic crc16 mbcache jbd2 ext4; do insmod /test/$name.ko 2> /dev/null; done
+insmod /test/brd.ko rd_nr=1 rd_size=65536 2> /dev/null
 # A RAM disk that is built in would keep what is written to it.
 if grep -qw ext4 /proc/filesystems && gzip -dc /test/ext4.gz > /dev/ram0 2> /dev/null && mkdir -p /tmp/disk &&
 	mount -t ext4 /dev/ram0 /tmp/disk 2> /dev/null; then
