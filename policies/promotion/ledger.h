@@ -58,7 +58,7 @@ extern "C" {
 #define NEOTIER_LEDGER_BASE_MAX_NS 10000000000ULL
 /*
  * What a wake-up costs the program beside the thread's own time, which is all that the thread can measure: the interrupt, two
- * switches, and caches that are filled again. Seen on the emulated server: 3.3 and 3.7 us
+ * switches, and caches that are filled again. Seen on the emulated server: 3.3 and 3.6 us
  * (docs/decisions/0048-ledger.md).
  */
 #define NEOTIER_LEDGER_WAKE_NS 3500U
