@@ -357,11 +357,22 @@ static void neotier_ledger_forget_returned(struct neotier_ledger *ledger, u64 re
 	}
 }
 
+/* Of the pages that are promoted now: those that have just moved have had no time to win, and what went cold wins no more. */
+static void neotier_ledger_gain(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns,
+				u64 regret)
+{
+	u64 won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), neotier_ledger_warm(ledger), interval_ns / 1000, period);
+
+	if (interval_ns >= 1000)
+		ledger->gain_ppm = (s64)neotier_ledger_min(won * 1000 / (interval_ns / 1000), 1ULL << 32) -
+				   (s64)neotier_ledger_min(regret * 1000 / (interval_ns / 1000), 1ULL << 32);
+}
+
 bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
 {
 	u64 interval_ns = neotier_ledger_min(period->interval_ns, NEOTIER_LEDGER_US_MAX * 1000), won, regret, spent, share;
 	u64 fresh = neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX);
-	s64 most = (s64)(ledger->terms.base_ns * NEOTIER_LEDGER_CAP), worth, soon;
+	s64 most = (s64)(ledger->terms.base_ns * NEOTIER_LEDGER_CAP), worth;
 	bool horizon;
 
 	/* Who has not looked has seen nothing: what was known is taken to go on. */
@@ -375,10 +386,6 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX) +
 		neotier_ledger_min(period->wakes, NEOTIER_LEDGER_NS_MAX / NEOTIER_LEDGER_WAKE_NS) * NEOTIER_LEDGER_WAKE_NS;
 	share = interval_ns / 1000 * ledger->terms.loss_ppm / 1000 * neotier_clamp_u64(period->cpus, 1, 65536);
-	if (interval_ns >= 1000)
-		ledger->gain_ppm = (ledger->gain_ppm +
-				    (s64)neotier_ledger_min(won * 1000 / (interval_ns / 1000), 1ULL << 32) -
-				    (s64)neotier_ledger_min(regret * 1000 / (interval_ns / 1000), 1ULL << 32)) / 2;
 	ledger->won_ns += won;
 	ledger->regret_ns += regret;
 	ledger->spent_ns += spent;
@@ -393,14 +400,14 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	horizon = neotier_ledger_pass(ledger, interval_ns);
 	neotier_ledger_forget_returned(ledger, period->returned);
 	ledger->promoted[ledger->part] += fresh;
+	neotier_ledger_gain(ledger, period, interval_ns, regret);
 	neotier_ledger_let_go(ledger, period);
 
 	if (!ledger->stopped)
 		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->heat, ledger->steady_ns / 1000, period);
-	/* Once stopped, until a look of some length can be paid for. Pages that have just moved have had no time to win. */
+	/* Once stopped, until a look of some length can be paid for. */
 	worth = ledger->balance_ns + neotier_ledger_line(ledger);
-	soon = (s64)neotier_ledger_won(ledger, fresh, neotier_ledger_warm(ledger), ledger->steady_ns / 1000, period);
-	if (worth + soon < 0)
+	if (worth < 0)
 		ledger->stopped = neotier_ledger_bounds(ledger);
 	else if (worth >= (s64)(ledger->terms.base_ns / 4))
 		ledger->stopped = false;

@@ -114,7 +114,7 @@ struct neotier_ledger {
 	u64 heat;			/* requests to a control in an epoch, times NEOTIER_LEDGER_FINE */
 	u64 steady_ns;			/* for which as many stayed hot */
 	u64 page_ns;			/* that a page will win if heat lasts for as long again */
-	s64 gain_ppm;			/* won less regretted, of the time, of late */
+	s64 gain_ppm;			/* what the promoted pages win now, less what is regretted, of the time */
 	u64 promoted[NEOTIER_LEDGER_PARTS];	/* ring of the horizon's parts */
 	u32 part;
 	u64 part_ns;			/* passed of this part */

@@ -308,7 +308,21 @@ TEST(Ledger, PagesThatHaveJustMovedHaveHadNoTimeToWin) {
     a.settle();
     EXPECT_LT(a.ledger.balance_ns, 0);
     EXPECT_EQ(neotier_ledger_stopped(&a.ledger), !hot);
+    EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast) > 0, hot) << "more may move for what these will win";
   }
+}
+
+TEST(Ledger, WhatWentColdIsNotCountedOn) {
+  Account a;
+  const uint32_t control = a.choose(0, 1000);
+  a.promote(1000);
+  for (int i = 0; i < 4; ++i) {
+    a.report(control, 1000);
+    a.settle();
+  }
+  EXPECT_EQ(a.ledger.gain_ppm, 800'000) << "1000 pages, 1000 reads of 40 ns each, in 50 ms";
+  while (a.ledger.nr_controls != 0) a.settle();
+  EXPECT_EQ(a.ledger.gain_ppm, 0);
 }
 
 // Looking costs, and wins nothing by itself, however hot the controls are.
