@@ -345,6 +345,7 @@ void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 	/* Another device that promotes to the node looks, or chooses. */
 	if (!x || !mutex_trylock(&x->lock))
 		return;
+	neotier_ages_settle(&x->ages, neotier_clock_unscale(&dev->clock, neotier_payback_ns()), now_ns);
 	unpaid = neotier_room_unpaid(dev);
 	wanted = waiting > unpaid ? waiting - unpaid : 0;
 	walk.look = neotier_age_next(&x->pace, &x->ages, wanted + spare, least_ns, now_ns);
@@ -406,6 +407,20 @@ void neotier_exchange_again(struct neotier_device *dev, unsigned long pfn)
 	mutex_unlock(&x->lock);
 }
 
+void neotier_exchange_came(struct neotier_device *dev, unsigned long pfn)
+{
+	struct neotier_exchange *x = dev->exchange;
+	unsigned long frame;
+
+	if (!x)
+		return;
+	frame = pfn - x->base_pfn;
+	mutex_lock(&x->lock);
+	if (frame < x->ages.nr)
+		neotier_ages_came(&x->ages, frame, ktime_get_ns());
+	mutex_unlock(&x->lock);
+}
+
 void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale)
 {
 	struct neotier_exchange *x = dev->exchange;
@@ -422,6 +437,7 @@ static void neotier_exchange_free(struct neotier_exchange *x)
 	vfree(x->ages.frames);
 	vfree(x->ages.idle.frames);
 	vfree(x->ages.old.frames);
+	vfree(x->ages.came);
 	kfree(x);
 }
 
@@ -438,7 +454,8 @@ static struct neotier_exchange *neotier_exchange_new(int nid)
 	x->ages.frames = __vmalloc(x->ages.nr, NEOTIER_AGE_GFP | __GFP_ZERO);
 	x->ages.idle.frames = __vmalloc(NEOTIER_AGE_FOUND * sizeof(u32), NEOTIER_AGE_GFP);
 	x->ages.old.frames = __vmalloc(NEOTIER_AGE_FOUND * sizeof(u32), NEOTIER_AGE_GFP);
-	if (!x->ages.frames || !x->ages.idle.frames || !x->ages.old.frames) {
+	x->ages.came = __vmalloc(neotier_ages_came_max(x->ages.nr) * sizeof(*x->ages.came), NEOTIER_AGE_GFP);
+	if (!x->ages.frames || !x->ages.idle.frames || !x->ages.old.frames || !x->ages.came) {
 		neotier_exchange_free(x);
 		return NULL;
 	}

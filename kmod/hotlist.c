@@ -244,7 +244,7 @@ static bool neotier_too_soon(const struct neotier_device *dev, const struct neot
 	u64 age_ns = neotier_ping_pong_age(moved, identity, ktime_get_ns());
 
 	return age_ns <= NEOTIER_PAYBACK_MAX_MS * (u64)NSEC_PER_MSEC &&
-	       neotier_clock_scale(&dev->clock, age_ns) < READ_ONCE(neotier_knobs.payback_ms) * (u64)NSEC_PER_MSEC;
+	       neotier_clock_scale(&dev->clock, age_ns) < neotier_payback_ns();
 }
 
 void neotier_regrets_note(struct neotier_device *dev, struct page *page)

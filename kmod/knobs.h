@@ -5,6 +5,8 @@
 #ifndef NEOTIER_KNOBS_H
 #define NEOTIER_KNOBS_H
 
+#include <linux/compiler.h>
+#include <linux/time64.h>
 #include <linux/types.h>
 
 struct neotier_policy;
@@ -52,5 +54,10 @@ struct neotier_knobs {
 };
 
 extern struct neotier_knobs neotier_knobs;
+
+static inline u64 neotier_payback_ns(void)
+{
+	return READ_ONCE(neotier_knobs.payback_ms) * (u64)NSEC_PER_MSEC;
+}
 
 #endif

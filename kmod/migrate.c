@@ -264,6 +264,7 @@ int neotier_migrate_batch(struct neotier_device *dev, unsigned int nr)
 			continue;
 		}
 		trace_neotier_promote_page(pfn, page_to_pfn(to), ktime_get_ns() - hot[i].drained_ns);
+		neotier_exchange_came(dev, page_to_pfn(to));
 		moved++;
 	}
 	release_pages(dev->pool, used);

@@ -435,6 +435,9 @@ bool neotier_exchange_victim(struct neotier_device *dev, unsigned long *pfn);
 /* One whose owner was busy: it may make room later, after all others. */
 void neotier_exchange_again(struct neotier_device *dev, unsigned long pfn);
 
+/* A page has come up to this PFN: it is no victim for payback_ms. */
+void neotier_exchange_came(struct neotier_device *dev, unsigned long pfn);
+
 /* So many made room; @stale: of many not one was a victim any more, so that they are to be looked for anew. */
 void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale);
 

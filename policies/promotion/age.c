@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 #include "promotion/age.h"
 
-#define PASSES 31U
+#define PASSES 15U
 #define WINDOW_REQUESTS 8U
 /* Pages armed: fewer say nothing of the window. */
 #define ADAPT_LEAST 64U
@@ -16,7 +16,7 @@ static u32 neotier_age_of(const struct neotier_ages *ages, u32 frame)
 
 static void neotier_ages_set(struct neotier_ages *ages, u32 frame, u32 age)
 {
-	ages->frames[frame] = (u8)(ages->pass << NEOTIER_AGE_PASS_SHIFT | age);
+	ages->frames[frame] = (u8)(ages->pass << NEOTIER_AGE_PASS_SHIFT | (ages->frames[frame] & NEOTIER_AGE_CAME) | age);
 }
 
 static void neotier_age_found_add(struct neotier_age_found *found, u32 frame)
@@ -40,7 +40,7 @@ static void neotier_age_found_turn(struct neotier_age_found *found)
 	found->turned = end;
 }
 
-/* A frame that 30 passes in a row did not arm may be left out once. */
+/* A frame that 14 passes in a row did not arm may be left out once. */
 void neotier_ages_begin(struct neotier_ages *ages)
 {
 	ages->pass = ages->pass % PASSES + 1;
@@ -77,11 +77,50 @@ static void neotier_ages_check(struct neotier_ages *ages, u32 frame, bool access
 		return;
 	} else if (age == NEOTIER_AGE_IN_USE) {
 		age = kind == NEOTIER_AGE_CACHED ? NEOTIER_AGE_OLD : NEOTIER_AGE_IDLE;
-		ages->found++;
-		if (kind != NEOTIER_AGE_HUGE)
-			neotier_age_found_add(kind == NEOTIER_AGE_CACHED ? &ages->old : &ages->idle, frame);
+		if (age == NEOTIER_AGE_OLD || !(ages->frames[frame] & NEOTIER_AGE_CAME)) {
+			ages->found++;
+			if (kind != NEOTIER_AGE_HUGE)
+				neotier_age_found_add(kind == NEOTIER_AGE_CACHED ? &ages->old : &ages->idle, frame);
+		}
 	}
 	neotier_ages_set(ages, frame, age);
+}
+
+u32 neotier_ages_came_max(u32 nr)
+{
+	u64 least = neotier_clamp_u64(nr / NEOTIER_AGE_CAME_SHARE, NEOTIER_AGE_CAME_MIN, NEOTIER_AGE_CAME_MAX);
+
+	return 1U << (63 - (u32)__builtin_clzll(least));
+}
+
+/* The first one of those that came up. Another one that came to its frame since settles with it. */
+static void neotier_ages_came_drop(struct neotier_ages *ages)
+{
+	u32 frame = ages->came[ages->first_came & (neotier_ages_came_max(ages->nr) - 1)].frame;
+
+	ages->frames[frame] &= (u8)~NEOTIER_AGE_CAME;
+	ages->first_came++;
+	ages->nr_came--;
+}
+
+void neotier_ages_came(struct neotier_ages *ages, u32 frame, u64 now_ns)
+{
+	u32 most = neotier_ages_came_max(ages->nr);
+
+	if (ages->nr_came == most)
+		neotier_ages_came_drop(ages);
+	ages->came[(ages->first_came + ages->nr_came++) & (most - 1)] =
+		(struct neotier_age_came){ .frame = frame, .when = (u32)(now_ns >> 20) };
+	neotier_ages_set(ages, frame, NEOTIER_AGE_IN_USE);
+	ages->frames[frame] |= NEOTIER_AGE_CAME;
+}
+
+void neotier_ages_settle(struct neotier_ages *ages, u64 after_ns, u64 now_ns)
+{
+	u32 most = neotier_ages_came_max(ages->nr);
+
+	while (ages->nr_came && (u64)((u32)(now_ns >> 20) - ages->came[ages->first_came & (most - 1)].when) << 20 >= after_ns)
+		neotier_ages_came_drop(ages);
 }
 
 static void neotier_ages_seen(struct neotier_ages *ages, u32 frame, enum neotier_age_look look, bool accessed,

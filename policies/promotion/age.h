@@ -62,6 +62,10 @@ extern "C" {
 #define NEOTIER_AGE_SPLIT_RETRY_NS 1000000000ULL
 #define NEOTIER_AGE_SPLIT_RETRY_MAX_NS 1024000000000ULL
 #define NEOTIER_NO_FRAME (~(u32)0)
+/* Pages that came up lately, of one page in so many of the node, within bounds: beyond that the first ones are forgotten. */
+#define NEOTIER_AGE_CAME_SHARE 4U
+#define NEOTIER_AGE_CAME_MIN 1024U
+#define NEOTIER_AGE_CAME_MAX 65536U
 
 enum neotier_age {
 	NEOTIER_AGE_UNKNOWN,	/* not seen, or no page that could leave */
@@ -70,10 +74,11 @@ enum neotier_age {
 	NEOTIER_AGE_OLD,
 };
 
-/* Of a frame: bits 0 and 1 an enum neotier_age, 2: armed and not checked, 3 to 7 the pass that armed it. */
+/* Of a frame: bits 0 and 1 an enum neotier_age, 2: armed and not checked, 3: its page came up lately, 4 to 7 the pass that armed it. */
 #define NEOTIER_AGE_MASK 3U
 #define NEOTIER_AGE_ARMED 4U
-#define NEOTIER_AGE_PASS_SHIFT 3U
+#define NEOTIER_AGE_CAME 8U
+#define NEOTIER_AGE_PASS_SHIFT 4U
 
 /* Frames found in an age, in order. Some may not be of it any more. */
 struct neotier_age_found {
@@ -82,12 +87,19 @@ struct neotier_age_found {
 	u32 turned;		/* first of those that were found since the last turn */
 };
 
+struct neotier_age_came {
+	u32 frame;
+	u32 when;		/* units of 2^20 ns, wraps after 52 days */
+};
+
 /* All zero at first, but for what is said. */
 struct neotier_ages {
 	u8 *frames;		/* nr of them, zeroed */
 	u32 nr;			/* 1 or more */
-	u32 pass;		/* 1 .. 31, over and over; 0: none yet */
+	u32 pass;		/* 1 .. 15, over and over; 0: none yet */
 	struct neotier_age_found idle, old; /* each with its frames */
+	struct neotier_age_came *came;	/* those that came up lately, the first one first; neotier_ages_came_max(nr) */
+	u32 first_came, nr_came;
 	u64 armed, found;	/* pages so far: armed, found in both */
 };
 
@@ -99,6 +111,18 @@ enum neotier_age_look {
 
 /* A new pass begins: nothing is armed in it. */
 void neotier_ages_begin(struct neotier_ages *ages);
+
+/* Entries of `came`, for a node of @nr frames: a power of 2. */
+u32 neotier_ages_came_max(u32 nr);
+
+/*
+ * A page has come up to this frame. Until neotier_ages_settle() has it no more it is a victim only if it is old: a hot page that
+ * rests for one window would go down again before it has paid for its move.
+ */
+void neotier_ages_came(struct neotier_ages *ages, u32 frame, u64 now_ns);
+
+/* Those that came up @after_ns ago or earlier are as any other. */
+void neotier_ages_settle(struct neotier_ages *ages, u64 after_ns, u64 now_ns);
 
 /* Whether such a look has to go to the frame. */
 static inline bool neotier_ages_due(const struct neotier_ages *ages, u32 frame, enum neotier_age_look look)
@@ -143,7 +167,8 @@ void neotier_ages_pieces(struct neotier_ages *ages, u32 frame);
 /* Nothing is there that could leave, or the page there is a victim no more. */
 static inline void neotier_ages_forget(struct neotier_ages *ages, u32 frame)
 {
-	ages->frames[frame] = (u8)(ages->pass << NEOTIER_AGE_PASS_SHIFT | NEOTIER_AGE_UNKNOWN);
+	ages->frames[frame] = (u8)(ages->pass << NEOTIER_AGE_PASS_SHIFT | (ages->frames[frame] & NEOTIER_AGE_CAME) |
+				   NEOTIER_AGE_UNKNOWN);
 }
 
 /* Frames that may be victims; some may be none any more. */

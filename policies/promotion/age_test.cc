@@ -13,7 +13,8 @@ constexpr u64 kMs = 1'000'000;
 constexpr auto kNone = NEOTIER_AGE_LOOK_NONE, kArm = NEOTIER_AGE_LOOK_ARM, kCheck = NEOTIER_AGE_LOOK_CHECK;
 
 struct Node {
-  explicit Node(u32 nr) : frames(nr), idle(NEOTIER_AGE_FOUND), old(NEOTIER_AGE_FOUND) {
+  explicit Node(u32 nr) : frames(nr), idle(NEOTIER_AGE_FOUND), old(NEOTIER_AGE_FOUND), came(neotier_ages_came_max(nr)) {
+    ages.came = came.data();
     ages.idle.frames = idle.data();
     ages.old.frames = old.data();
     ages.frames = frames.data();
@@ -34,6 +35,7 @@ struct Node {
   u32 victim() { return neotier_ages_victim(&ages); }
   std::vector<u8> frames;
   std::vector<u32> idle, old;
+  std::vector<neotier_age_came> came;
   neotier_ages ages{};
 };
 
@@ -222,6 +224,56 @@ TEST(Age, AVictimWhoseTurnItWasNotComesBehindTheOthers) {
   EXPECT_EQ(node.victim(), 2u);
   EXPECT_EQ(node.victim(), 0u);
   EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+}
+
+TEST(Age, WhatCameUpLatelyIsAVictimOnlyWhenItIsOld) {
+  Node node(3);
+  node.pass({}, {0, 1, 2});
+  for (const u32 frame : {1, 2}) neotier_ages_came(&node.ages, frame, 100 * kMs);
+  node.pass({0, 1, 2}, {});
+  EXPECT_EQ(node.ages.found, 1u);
+  EXPECT_EQ(node.victim(), 0u);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME) << "idle for one window";
+  // Then 2 is accessed, and 1 is not.
+  node.pass({0, 2}, {0});
+  EXPECT_EQ(node.victim(), 1u) << "old";
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+  // To the millisecond, and some 5 % of one.
+  neotier_ages_settle(&node.ages, 200 * kMs, 298 * kMs);
+  node.pass({0, 1, 2}, {});
+  EXPECT_EQ(node.victim(), 0u);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+  neotier_ages_settle(&node.ages, 200 * kMs, 302 * kMs);
+  EXPECT_EQ(node.ages.nr_came, 0u);
+  node.pass({0, 1, 2}, {});
+  for (const u32 frame : {0, 1, 2}) EXPECT_EQ(node.victim(), frame);
+}
+
+TEST(Age, WhatComesToTheFrameOfAVictimIsNone) {
+  Node node(2);
+  node.pass({}, {});
+  neotier_ages_came(&node.ages, 0, 0);
+  EXPECT_EQ(node.victim(), 1u);
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
+  neotier_ages_forget(&node.ages, 0);
+  node.pass({0, 1}, {1});
+  EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME) << "forgotten, and still lately";
+}
+
+TEST(Age, OfMoreThatCameUpThanAreNotedTheFirstOnesAreAsAnyOther) {
+  const u32 most = neotier_ages_came_max(8192);
+  ASSERT_EQ(most, 2048u);
+  EXPECT_EQ(neotier_ages_came_max(1), NEOTIER_AGE_CAME_MIN);
+  EXPECT_EQ(neotier_ages_came_max(16 * 8192 - 1), 8192u * 2);
+  EXPECT_EQ(neotier_ages_came_max(0xffffffff), NEOTIER_AGE_CAME_MAX);
+  Node node(8192);
+  neotier_ages_begin(&node.ages);
+  for (u32 frame = 0; frame < most + 3; ++frame) neotier_ages_came(&node.ages, frame, 5 * kMs);
+  const auto lately = [&](u32 frame) { return (node.frames[frame] & NEOTIER_AGE_CAME) != 0; };
+  for (u32 frame = 0; frame < 8192; ++frame) EXPECT_EQ(lately(frame), frame >= 3 && frame < most + 3) << frame;
+  neotier_ages_settle(&node.ages, kMs, 20 * kMs);
+  EXPECT_EQ(node.ages.nr_came, 0u);
+  for (u32 frame = 0; frame < 8192; ++frame) EXPECT_FALSE(lately(frame)) << frame;
 }
 
 TEST(Age, AHugeFolioHasAnAgeAndIsNoVictim) {

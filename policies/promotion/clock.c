@@ -62,3 +62,8 @@ u64 neotier_clock_scale(const struct neotier_clock *clock, u64 device_ns)
 	/* In two parts: a product of the whole would not fit 64 bits. */
 	return device_ns / NEOTIER_CLOCK_ONE * clock->rate + device_ns % NEOTIER_CLOCK_ONE * clock->rate / NEOTIER_CLOCK_ONE;
 }
+
+u64 neotier_clock_unscale(const struct neotier_clock *clock, u64 ns)
+{
+	return ns * NEOTIER_CLOCK_ONE / (clock->rate ? clock->rate : NEOTIER_CLOCK_ONE);
+}

@@ -74,6 +74,9 @@ void neotier_clock_unmark(struct neotier_clock *clock);
 /* What @device_ns of the device's epochs (at most 2^47) come to by the clock. */
 u64 neotier_clock_scale(const struct neotier_clock *clock, u64 device_ns);
 
+/* And back: how much of the device's epochs @ns by the clock are, which are at most 2^47. */
+u64 neotier_clock_unscale(const struct neotier_clock *clock, u64 ns);
+
 #ifdef __cplusplus
 }
 #endif

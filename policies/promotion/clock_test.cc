@@ -44,6 +44,8 @@ TEST_F(Clock, ADevicesTellsSpansAndTheLengthOfEpochs) {
   // Half of the time the machine had nothing to do: neither the clock nor the epochs went on.
   mark(200 * kMs, 175 * kMs, 100 * kMs);
   EXPECT_EQ(neotier_clock_scale(&clock_, 50 * kMs), 87'500'000u);
+  EXPECT_EQ(neotier_clock_unscale(&clock_, 87'500'000), 50 * kMs) << "and back";
+  EXPECT_EQ(neotier_clock_unscale(&clock_, 60'000 * kMs), 34'285'714'285u) << "a minute";
 }
 
 TEST_F(Clock, WhileTheDeviceStoodStillNothingIsMeasured) {

@@ -286,7 +286,8 @@ void Driver::look_for_victims() {
   const uint64_t least = neotier_age_window(params_.epoch_us * kUs, static_cast<uint32_t>(counts_.threshold));
   const uint64_t waiting = std::min<uint64_t>(hotlist_.waiting.nr, promotion_.left), free = unpaid();
   const neotier_time start = time();
-  if (!exchange_->look(waiting > free ? waiting - free : 0, least, shift_, [this] { yield_turn(); })) return;
+  const uint64_t after = neotier_clock_unscale(&clock_, params_.payback_ms * kMs);
+  if (!exchange_->look(waiting > free ? waiting - free : 0, least, after, shift_, [this] { yield_turn(); })) return;
   const neotier_time end = time();
   counts_.age_ns += neotier_clock_span(&clock_, &start, &end);
   counts_.age_looks = exchange_->looks();
@@ -382,6 +383,7 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
       memory_.take_dram(1);
     }
     memory_.promote(page);
+    if (exchange_) exchange_->came(page, shift_);
     ++moved;
     neotier_ping_pong_note(&ping_pong_, identity, now_ns());
     yield_turn();

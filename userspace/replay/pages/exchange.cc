@@ -11,6 +11,8 @@ Exchange::Exchange(Memory& memory)
   ages_.nr = static_cast<uint32_t>(frames_.size());
   ages_.idle.frames = idle_.data();
   ages_.old.frames = old_.data();
+  came_.resize(neotier_ages_came_max(ages_.nr));
+  ages_.came = came_.data();
 }
 
 bool Exchange::see_accessed(uint32_t page, neotier_age_look look) {
@@ -61,8 +63,10 @@ uint32_t Exchange::group(uint32_t first, uint32_t end, neotier_age_look look) {
   return frame;
 }
 
-bool Exchange::look(uint64_t wanted, uint64_t least_ns, unsigned shift, const std::function<void()>& group_done) {
+bool Exchange::look(uint64_t wanted, uint64_t least_ns, uint64_t after_ns, unsigned shift,
+                    const std::function<void()>& group_done) {
   const uint64_t start = memory_.guest_ns(shift);
+  neotier_ages_settle(&ages_, after_ns, start);
   const neotier_age_look look =
       neotier_age_next(&pace_, &ages_, static_cast<uint32_t>(std::min<uint64_t>(wanted, UINT32_MAX)), least_ns, start);
   if (look == NEOTIER_AGE_LOOK_NONE) return false;
