@@ -38,12 +38,10 @@ struct neotier_exchange {
 };
 
 struct neotier_age_walk {
-	const struct neotier_device *dev;	/* that wants victims */
 	struct neotier_exchange *exchange;
 	enum neotier_age_look look;
 	unsigned int vmas, entries;
 	bool huge;		/* huge folios are looked at as well */
-	bool splits;		/* and may be split */
 	bool huge_folio, anon;	/* what is looked at now, from this frame on */
 	u32 frame;
 	/* Huge folios that were checked, by their first frame. */
@@ -195,17 +193,6 @@ static void neotier_age_folio(struct neotier_age_walk *walk, struct folio *folio
 					neotier_cached_accessed(folio, walk->look == NEOTIER_AGE_LOOK_ARM));
 }
 
-/*
- * Whether a huge folio that was checked is to leave whole. One that came up a short while ago does not: what is used all the
- * time may stay in a TLB, which hides that, and its move has not been paid for yet.
- */
-static bool neotier_age_keeps(const struct neotier_age_walk *walk, struct folio *folio)
-{
-	struct neotier_exchange *x = walk->exchange;
-
-	return !neotier_promoted_lately(walk->dev, &folio->page) && neotier_ages_whole_keep(&x->ages, x->pace.whole, walk->frame);
-}
-
 /* Of the pages that its table maps, or of the huge folio that it is the first page of. Return: pages that it stands for. */
 static u32 neotier_age_page(struct neotier_age_walk *walk, u32 frame)
 {
@@ -223,8 +210,7 @@ static u32 neotier_age_page(struct neotier_age_walk *walk, u32 frame)
 		neotier_age_folio(walk, folio);
 	if (walk->huge_folio) {
 		pages = NEOTIER_HUGE_PAGES;
-		if (walk->look == NEOTIER_AGE_LOOK_CHECK && !neotier_age_keeps(walk, folio) &&
-		    walk->splits && walk->nr_checked < ARRAY_SIZE(walk->checked))
+		if (walk->look == NEOTIER_AGE_LOOK_CHECK && walk->nr_checked < ARRAY_SIZE(walk->checked))
 			walk->checked[walk->nr_checked++] = frame;
 	}
 	folio_put(folio);
@@ -232,35 +218,20 @@ static u32 neotier_age_page(struct neotier_age_walk *walk, u32 frame)
 }
 
 /* Most of what cannot leave is told by its flags, as they are now, and no reference is held for that. */
-static inline bool neotier_age_could_leave(const struct neotier_age_walk *walk, struct page *page)
+static inline bool neotier_age_could_leave(struct page *page, bool huge)
 {
 	if (!PageLRU(page))
 		return false;
-	if (walk->exchange->pace.whole_only)
-		return PageAnon(page) && PageHead(page) && walk->huge;
 	if (PageAnon(page))
-		return !PageCompound(page) || (walk->huge && PageHead(page));
+		return !PageCompound(page) || (huge && PageHead(page));
 	return READ_ONCE(neotier_knobs.page_cache) && !PageCompound(page);
-}
-
-/* Return: pages that the frame stands for. */
-static u32 neotier_age_frame(struct neotier_age_walk *walk, u32 frame)
-{
-	struct neotier_exchange *x = walk->exchange;
-	bool could = neotier_age_could_leave(walk, pfn_to_page(x->base_pfn + frame));
-	u32 pages = could ? neotier_age_page(walk, frame) : 1;
-
-	/* Its table did not show it. Of what such a look leaves out it says nothing. */
-	if ((could || !x->pace.whole_only) && neotier_ages_due(&x->ages, frame, walk->look))
-		neotier_ages_forget(&x->ages, frame);
-	return pages;
 }
 
 /* From frame @first on, up to @end or the size of a group. Return: where it ended. */
 static u32 neotier_age_group(struct neotier_age_walk *walk, u32 first, u32 end)
 {
 	struct neotier_exchange *x = walk->exchange;
-	u32 frame = first, started = 0;
+	u32 frame = first, started = 0, pages;
 
 	while (frame < end && started + walk->entries < NEOTIER_AGE_GROUP) {
 		unsigned long pfn = x->base_pfn + frame;
@@ -271,18 +242,19 @@ static u32 neotier_age_group(struct neotier_age_walk *walk, u32 first, u32 end)
 		if (!pfn_to_online_page(pfn))
 			frame = section;
 		for (; frame < section && started + walk->entries < NEOTIER_AGE_GROUP; frame++) {
-			/* Where a huge folio may begin. */
-			if (x->pace.whole_only)
-				frame = ALIGN(x->base_pfn + frame, NEOTIER_HUGE_PAGES) - x->base_pfn;
-			if (frame >= section)
-				break;
 			if (!neotier_ages_due(&x->ages, frame, walk->look))
 				continue;
 			started++;
-			frame += neotier_age_frame(walk, frame) - 1;
+			pages = 1;
+			if (neotier_age_could_leave(pfn_to_page(x->base_pfn + frame), walk->huge))
+				pages = neotier_age_page(walk, frame);
+			/* Its table did not show it. */
+			if (neotier_ages_due(&x->ages, frame, walk->look))
+				neotier_ages_forget(&x->ages, frame);
+			frame += pages - 1;
 		}
 	}
-	return min(frame, end);
+	return frame;
 }
 
 /* From frame @first on, up to @end or so many groups. Return: where it ended. */
@@ -358,14 +330,6 @@ static void neotier_age_splits(struct neotier_device *dev, struct neotier_age_wa
 	}
 }
 
-/* Huge folios that are to leave whole for others. */
-static u32 neotier_exchange_wholes(const struct neotier_device *dev, u64 now_ns)
-{
-	if (!neotier_claims(dev) || READ_ONCE(neotier_knobs.dry_run))
-		return 0;
-	return neotier_whole_wanted(&dev->whole, &dev->huge, dev->promotion.left, now_ns);
-}
-
 void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 {
 	u64 least_ns = neotier_age_window(READ_ONCE(dev->conf.epoch_us) * (u64)NSEC_PER_USEC, READ_ONCE(dev->conf.threshold));
@@ -373,21 +337,18 @@ void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 	u64 waiting = min(neotier_hotlist_waiting(dev), dev->promotion.left), unpaid, found, wanted, waited, took_ns;
 	struct neotier_time start, stop;
 	struct neotier_exchange *x = dev->exchange;
-	struct neotier_age_walk walk = { .dev = dev, .exchange = x };
-	u32 end = 0, whole;
+	struct neotier_age_walk walk = { .exchange = x };
+	u32 end = 0;
 
 	lockdep_assert_held(&dev->lock);
-	walk.splits = READ_ONCE(neotier_knobs.split_huge) && !READ_ONCE(neotier_knobs.dry_run);
+	walk.huge = READ_ONCE(neotier_knobs.split_huge) && !READ_ONCE(neotier_knobs.dry_run);
 	/* Another device that promotes to the node looks, or chooses. */
 	if (!x || !mutex_trylock(&x->lock))
 		return;
 	neotier_ages_settle(&x->ages, neotier_clock_unscale(&dev->clock, neotier_payback_ns()), now_ns);
 	unpaid = neotier_room_unpaid(dev);
 	wanted = waiting > unpaid ? waiting - unpaid : 0;
-	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_HUGE_LOST, neotier_whole_expire(&dev->whole, now_ns));
-	whole = neotier_exchange_wholes(dev, now_ns);
-	walk.look = neotier_age_next(&x->pace, &x->ages, wanted + spare, whole, least_ns, now_ns);
-	walk.huge = walk.splits || whole || x->pace.whole_only;
+	walk.look = neotier_age_next(&x->pace, &x->ages, wanted + spare, least_ns, now_ns);
 	if (walk.look != NEOTIER_AGE_LOOK_NONE) {
 		start = neotier_clock_now(dev);
 		waited = neotier_waited_ns();
@@ -401,7 +362,7 @@ void neotier_exchange_step(struct neotier_device *dev, u64 spare, u64 now_ns)
 		took_ns = stop.own_ns - start.own_ns;
 		took_ns -= min(took_ns, neotier_waited_ns() - waited);
 		neotier_age_done(&x->pace, &x->ages, walk.look, end, stop.own_ns, took_ns);
-		if (!wanted && !whole)
+		if (!wanted)
 			neotier_spare_spent(&dev->spare, took_ns);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_PASSES, walk.look == NEOTIER_AGE_LOOK_ARM && end == x->ages.nr);
 		neotier_stat_add(dev, NEOTIER_STAT_AGE_LOOKS, walk.entries);
@@ -460,27 +421,6 @@ void neotier_exchange_came(struct neotier_device *dev, unsigned long pfn)
 	mutex_unlock(&x->lock);
 }
 
-bool neotier_exchange_whole(struct neotier_device *dev, unsigned long *pfn)
-{
-	struct neotier_exchange *x = dev->exchange;
-	u32 frame;
-
-	mutex_lock(&x->lock);
-	frame = neotier_ages_whole_victim(&x->ages);
-	mutex_unlock(&x->lock);
-	*pfn = x->base_pfn + frame;
-	return frame != NEOTIER_NO_FRAME;
-}
-
-void neotier_exchange_whole_again(struct neotier_device *dev, unsigned long pfn)
-{
-	struct neotier_exchange *x = dev->exchange;
-
-	mutex_lock(&x->lock);
-	neotier_ages_whole_again(&x->ages, pfn - x->base_pfn);
-	mutex_unlock(&x->lock);
-}
-
 void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale)
 {
 	struct neotier_exchange *x = dev->exchange;
@@ -497,7 +437,6 @@ static void neotier_exchange_free(struct neotier_exchange *x)
 	vfree(x->ages.frames);
 	vfree(x->ages.idle.frames);
 	vfree(x->ages.old.frames);
-	vfree(x->ages.whole.frames);
 	vfree(x->ages.came);
 	kfree(x);
 }
@@ -515,9 +454,8 @@ static struct neotier_exchange *neotier_exchange_new(int nid)
 	x->ages.frames = __vmalloc(x->ages.nr, NEOTIER_AGE_GFP | __GFP_ZERO);
 	x->ages.idle.frames = __vmalloc(NEOTIER_AGE_FOUND * sizeof(u32), NEOTIER_AGE_GFP);
 	x->ages.old.frames = __vmalloc(NEOTIER_AGE_FOUND * sizeof(u32), NEOTIER_AGE_GFP);
-	x->ages.whole.frames = __vmalloc(NEOTIER_AGE_FOUND * sizeof(u32), NEOTIER_AGE_GFP);
 	x->ages.came = __vmalloc(neotier_ages_came_max(x->ages.nr) * sizeof(*x->ages.came), NEOTIER_AGE_GFP);
-	if (!x->ages.frames || !x->ages.idle.frames || !x->ages.old.frames || !x->ages.whole.frames || !x->ages.came) {
+	if (!x->ages.frames || !x->ages.idle.frames || !x->ages.old.frames || !x->ages.came) {
 		neotier_exchange_free(x);
 		return NULL;
 	}

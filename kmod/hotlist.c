@@ -247,36 +247,19 @@ static bool neotier_too_soon(const struct neotier_device *dev, const struct neot
 	       neotier_clock_scale(&dev->clock, age_ns) < neotier_payback_ns();
 }
 
-bool neotier_promoted_lately(const struct neotier_device *dev, struct page *page)
-{
-	return neotier_too_soon(dev, &dev->ping_pong, neotier_identity_of(page));
-}
-
 void neotier_regrets_note(struct neotier_device *dev, struct page *page)
 {
 	u64 identity = neotier_identity_of(page);
 
-	if (neotier_too_soon(dev, &dev->ping_pong, identity)) {
+	if (neotier_too_soon(dev, &dev->ping_pong, identity))
 		neotier_stat_add(dev, NEOTIER_STAT_SHORT_STAYS, 1);
-		if (PageCompound(page))
-			dev->short_stays_huge++;
-	}
 	neotier_ping_pong_note(&dev->regrets, identity, ktime_get_ns());
 }
 
 void neotier_huge_returns_count(struct neotier_device *dev, struct page *page)
 {
-	u64 identity = neotier_identity_of(page);
-
-	if (neotier_ping_pong_check(&dev->ping_pong, identity))
+	if (neotier_ping_pong_check(&dev->ping_pong, neotier_identity_of(page)))
 		neotier_stat_add(dev, NEOTIER_STAT_PING_PONG_HUGE, 1);
-	if (!dev->exchange)
-		return;
-	if (neotier_too_soon(dev, &dev->regrets, identity)) {
-		neotier_stat_add(dev, NEOTIER_STAT_REGRETS, 1);
-		dev->regrets_huge++;
-	}
-	neotier_ping_pong_check(&dev->regrets, identity);
 }
 
 void neotier_returns_count(struct neotier_device *dev, const struct neotier_hot *hot, unsigned int nr)

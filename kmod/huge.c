@@ -9,16 +9,17 @@
 #include "compat.h"
 #include "neotier.h"
 
-enum neotier_skip neotier_huge_check(const struct neotier_device *dev, struct neotier_way way, struct folio *folio)
+enum neotier_skip neotier_huge_check(const struct neotier_device *dev, struct folio *folio)
 {
 	unsigned long pfn = folio_pfn(folio), n;
 	enum neotier_skip reason;
 
 	if (folio_order(folio) != NEOTIER_HUGE_ORDER)
 		return NEOTIER_SKIP_LARGE;
-	if ((way.down || !is_zone_movable_page(&folio->page)) && !neotier_claims(dev))
+	if (!is_zone_movable_page(&folio->page) &&
+	    (READ_ONCE(neotier_knobs.promote_huge) != NEOTIER_HUGE_CLAIM || dev->claim_stopped))
 		return NEOTIER_SKIP_ZONE;
-	reason = neotier_folio_check(way, folio, NEOTIER_REFERENCED);
+	reason = neotier_folio_check(neotier_way_up(dev), folio, NEOTIER_REFERENCED);
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
 	if (folio_maybe_dma_pinned(folio))
@@ -26,7 +27,7 @@ enum neotier_skip neotier_huge_check(const struct neotier_device *dev, struct ne
 	if (folio_test_locked(folio))
 		return NEOTIER_SKIP_BUSY;
 	for (n = 1; n < NEOTIER_HUGE_PAGES; n++)
-		if (way.down ? !neotier_rules_victim(pfn + n) : !neotier_rules_range(pfn + n))
+		if (!neotier_rules_range(pfn + n))
 			return NEOTIER_SKIP_EXCLUDED_RANGE;
 	return NR_NEOTIER_SKIP;
 }
@@ -41,7 +42,7 @@ static enum neotier_skip neotier_huge_look(void *owner, u32 page, bool owners)
 
 	if (!folio)
 		return NEOTIER_SKIP_NOT_LRU;
-	reason = folio_pfn(folio) == pfn ? neotier_huge_check(dev, neotier_way_up(dev), folio) : NEOTIER_SKIP_LARGE;
+	reason = folio_pfn(folio) == pfn ? neotier_huge_check(dev, folio) : NEOTIER_SKIP_LARGE;
 	if (reason == NR_NEOTIER_SKIP && owners) {
 		neotier_huge_returns_count(dev, &folio->page);
 		reason = neotier_owner_hold(neotier_way_up(dev), folio, &held);
@@ -105,7 +106,6 @@ void neotier_huge_restart(struct neotier_device *dev)
 
 	lockdep_assert_held(&dev->lock);
 	dev->claim_stopped = false;
-	dev->whole = (struct neotier_whole){ };
 	huge->whole = READ_ONCE(neotier_knobs.promote_huge);
 	huge->pieces = READ_ONCE(neotier_knobs.split_huge);
 	if (!huge->whole)

@@ -5,8 +5,7 @@
  * page again) and frees whichever is left over. The only file that calls the kernel's migration.
  *
  * Huge folios go another way, since none of those functions moves one whole on every kernel: a long-term pin has the kernel
- * itself move what lies in ZONE_MOVABLE, and is released at once (docs/decisions/0041-huge-folios.md); a claim has it empty their
- * 2 MiB, up as well as down (docs/decisions/0066-whole-exchange.md).
+ * itself move what lies in ZONE_MOVABLE, and is released at once (docs/decisions/0041-huge-folios.md).
  *
  * Invariant: while a page is unmapped whoever touches it sleeps, so at most one page is, and nothing is waited for between
  * its unmapping and its finalize: the new page is there before. migrate_device_range() may wait for all CPUs
@@ -22,6 +21,7 @@
 #include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/preempt.h>
 #include <linux/swap.h>
 #include <linux/vmstat.h>
 #include "compat.h"
@@ -322,58 +322,23 @@ static enum neotier_skip neotier_huge_pin(const struct neotier_owner *owner, uns
  * The kernel looks for new memory on the folio's own node first. mems_allowed keeps it from that, if any cpuset exists: else
  * nothing looks at it, and the folio stays on its node, for nothing.
  */
-static enum neotier_skip neotier_huge_claim(struct neotier_way way, unsigned long pfn)
+static enum neotier_skip neotier_huge_claim(struct neotier_device *dev, unsigned long pfn)
 {
 	nodemask_t before = cpuset_current_mems_allowed;
 	int err;
 
-	set_mems_allowed(nodemask_of_node(way.to));
+	set_mems_allowed(nodemask_of_node(dev->target_nid));
 	err = neotier_claim(pfn, NEOTIER_HUGE_PAGES);
 	set_mems_allowed(before);
 	if (err)
 		return NEOTIER_SKIP_BUSY;
-	neotier_room_free_piece(pfn);
+	free_contig_range(pfn, NEOTIER_HUGE_PAGES);
 	return NR_NEOTIER_SKIP;
 }
 
-/* Whether the kernel would obey it: a page tells, before a folio moves for nothing. */
-static bool neotier_claim_obeys(struct neotier_way way)
-{
-	nodemask_t before = cpuset_current_mems_allowed;
-	bool obtains;
-
-	set_mems_allowed(nodemask_of_node(way.to));
-	obtains = neotier_room_obtains(way.from);
-	set_mems_allowed(before);
-	return !obtains;
-}
-
-static void neotier_claim_stop(struct neotier_device *dev, struct neotier_way way)
-{
-	dev->claim_stopped = true;
-	dev_warn(&dev->pdev->dev, "promote_huge=2 moves no folio off node %d: this kernel obeys it only once a cpuset exists; make one, then write promote_huge again\n",
-		 way.from);
-}
-
-static void neotier_huge_moved(struct neotier_device *dev, struct neotier_way way, struct folio *folio)
-{
-	unsigned long n;
-
-	if (!way.down) {
-		/* The device's report is the sign of use that one which was demoted comes without. */
-		folio_mark_accessed(folio);
-		neotier_returns_note(dev, &folio->page);
-		return;
-	}
-	neotier_regrets_note(dev, &folio->page);
-	/* Whichever of its pages is used: that is what its move costs. */
-	for (n = 0; n < NEOTIER_HUGE_PAGES; n++)
-		neotier_demoted_note(dev, folio_pfn(folio) + n);
-}
-
 /* What became of it. The first page's identity is noted while its owner is held. */
-static enum neotier_skip neotier_huge_result(struct neotier_device *dev, struct neotier_way way, const struct neotier_owner *owner,
-					     unsigned int which, bool claimed)
+static enum neotier_skip neotier_huge_result(struct neotier_device *dev, const struct neotier_owner *owner, unsigned int which,
+					     bool claimed)
 {
 	struct page *page = neotier_page_at(owner->mms[which], owner->addresses[which]);
 	enum neotier_skip reason = NEOTIER_SKIP_BUSY;
@@ -384,11 +349,15 @@ static enum neotier_skip neotier_huge_result(struct neotier_device *dev, struct 
 	folio = page_folio(page);
 	if (folio_order(folio) != NEOTIER_HUGE_ORDER) {
 		neotier_stat_add(dev, NEOTIER_STAT_SPLIT_HUGE, 1);
-	} else if (folio_nid(folio) == way.to) {
-		neotier_huge_moved(dev, way, folio);
+	} else if (folio_nid(folio) == dev->target_nid) {
+		/* The device's report is the sign of use that one which was demoted comes without. */
+		folio_mark_accessed(folio);
+		neotier_returns_note(dev, &folio->page);
 		reason = NR_NEOTIER_SKIP;
-	} else if (claimed && folio_nid(folio) == way.from) {
-		neotier_claim_stop(dev, way);
+	} else if (claimed && folio_nid(folio) == dev->nid) {
+		dev->claim_stopped = true;
+		dev_warn(&dev->pdev->dev, "promote_huge=2 moves no folio off node %d: this kernel obeys it only once a cpuset exists; make one, then write promote_huge again\n",
+			 dev->nid);
 		reason = NEOTIER_SKIP_ZONE;
 	}
 	put_page(page);
@@ -398,137 +367,42 @@ static enum neotier_skip neotier_huge_result(struct neotier_device *dev, struct 
 /* The owner is held. Return: NR_NEOTIER_SKIP when it has moved, else why not. */
 static enum neotier_skip neotier_huge_held(struct neotier_device *dev, unsigned long pfn, const struct neotier_owner *owner)
 {
-	struct neotier_way way = neotier_way_up(dev);
+	bool claim = READ_ONCE(neotier_knobs.promote_huge) == NEOTIER_HUGE_CLAIM && !dev->claim_stopped, claimed = false;
 	enum neotier_skip reason = NEOTIER_SKIP_ZONE;
-	bool claimed = false;
 	unsigned int which;
 
 	if (!neotier_huge_find(owner, pfn, &which))
 		return NEOTIER_SKIP_BUSY;
 	if (is_zone_movable_page(pfn_to_page(pfn)))
 		reason = neotier_huge_pin(owner, which);
-	if (reason != NR_NEOTIER_SKIP && neotier_claims(dev)) {
+	if (reason != NR_NEOTIER_SKIP && claim) {
 		claimed = true;
-		reason = neotier_huge_claim(way, pfn);
+		reason = neotier_huge_claim(dev, pfn);
 	}
-	return reason == NR_NEOTIER_SKIP ? neotier_huge_result(dev, way, owner, which, claimed) : reason;
+	return reason == NR_NEOTIER_SKIP ? neotier_huge_result(dev, owner, which, claimed) : reason;
 }
 
-/* So on the way down, by a claim: no other way leads there. */
-static enum neotier_skip neotier_huge_down_held(struct neotier_device *dev, unsigned long pfn, const struct neotier_owner *owner)
-{
-	struct neotier_way way = neotier_way_down(dev);
-	enum neotier_skip reason;
-	unsigned int which;
-	bool claimed;
-
-	if (!neotier_huge_find(owner, pfn, &which))
-		return NEOTIER_SKIP_OWNER;
-	if (!neotier_claim_obeys(way)) {
-		neotier_claim_stop(dev, way);
-		return NEOTIER_SKIP_ZONE;
-	}
-	if (!neotier_room_huge_slow(dev)) {
-		reason = NEOTIER_SKIP_NO_ROOM;
-	} else {
-		claimed = neotier_huge_claim(way, pfn) == NR_NEOTIER_SKIP;
-		/* Whatever came of the range, the folio may have moved. */
-		reason = neotier_huge_result(dev, way, owner, which, claimed);
-	}
-	/* Others would fare no better now, and a claim is dear. */
-	if (reason != NR_NEOTIER_SKIP)
-		neotier_whole_failed(&dev->whole, ktime_get_ns());
-	return reason;
-}
-
-/* It may move, and its owner is held. Return: NR_NEOTIER_SKIP, or why not. */
-static enum neotier_skip neotier_huge_hold(const struct neotier_device *dev, struct neotier_way way, unsigned long pfn,
-					   struct neotier_owner *owner)
+/* Return: NR_NEOTIER_SKIP when it has moved, NEOTIER_SKIP_NO_ROOM when nothing was done for want of room, else why not. */
+static enum neotier_skip neotier_huge_move(struct neotier_device *dev, unsigned long pfn)
 {
 	struct folio *folio = neotier_folio_get(pfn);
+	struct neotier_owner owner;
 	enum neotier_skip reason;
 
 	if (!folio)
 		return NEOTIER_SKIP_NOT_LRU;
-	reason = folio_pfn(folio) == pfn ? neotier_huge_check(dev, way, folio) : NEOTIER_SKIP_LARGE;
+	reason = folio_pfn(folio) == pfn ? neotier_huge_check(dev, folio) : NEOTIER_SKIP_LARGE;
 	if (reason == NR_NEOTIER_SKIP)
-		reason = neotier_owner_hold(way, folio, owner);
+		reason = neotier_owner_hold(neotier_way_up(dev), folio, &owner);
 	/* A reference would keep it from moving. */
 	folio_put(folio);
-	return reason;
-}
-
-/* Return: NR_NEOTIER_SKIP when it has moved, NEOTIER_SKIP_NO_ROOM when nothing was done for want of room, else why not. */
-static enum neotier_skip neotier_huge_move(struct neotier_device *dev, struct neotier_way way, unsigned long pfn)
-{
-	struct neotier_owner owner;
-	enum neotier_skip reason = neotier_huge_hold(dev, way, pfn, &owner);
-
 	if (reason != NR_NEOTIER_SKIP)
 		return reason;
-	if (way.down)
-		reason = neotier_huge_down_held(dev, pfn, &owner);
-	else
-		reason = neotier_room_huge(dev) ? neotier_huge_held(dev, pfn, &owner) : NEOTIER_SKIP_NO_ROOM;
+	/* The piece is on this CPU's list now, where no other CPU finds it. */
+	migrate_disable();
+	reason = neotier_room_huge(dev) ? neotier_huge_held(dev, pfn, &owner) : NEOTIER_SKIP_NO_ROOM;
+	migrate_enable();
 	neotier_owner_release(&owner);
-	return reason;
-}
-
-/* One huge folio of the target node that is not in use moves to the device's node. Return: whether one did. */
-static bool neotier_demote_huge(struct neotier_device *dev)
-{
-	struct neotier_time start = neotier_clock_now(dev), end;
-	unsigned int tried = 0, moved = 0;
-	unsigned long pfn;
-	u64 spent;
-
-	while (!moved && tried < NEOTIER_WHOLE_TRIES && neotier_claims(dev) && ktime_get_ns() >= dev->whole.until_ns &&
-	       neotier_exchange_whole(dev, &pfn)) {
-		enum neotier_skip reason = neotier_huge_move(dev, neotier_way_down(dev), pfn);
-
-		if (reason == NR_NEOTIER_SKIP) {
-			moved++;
-			continue;
-		}
-		tried++;
-		neotier_keep(dev, pfn, reason);
-		if (reason == NEOTIER_SKIP_CONTENDED) {
-			neotier_exchange_whole_again(dev, pfn);
-			break;
-		}
-	}
-	if (moved) {
-		neotier_whole_down(&dev->whole, ktime_get_ns());
-		/* As many single pages would have cost as much. */
-		neotier_exchange_done(dev, NEOTIER_HUGE_COST, false);
-		neotier_count_demoted(dev->target_nid, NEOTIER_HUGE_PAGES);
-	}
-	end = neotier_clock_now(dev);
-	spent = neotier_clock_span(&dev->clock, &start, &end);
-	neotier_stat_add(dev, NEOTIER_STAT_DEMOTED, moved * NEOTIER_HUGE_PAGES);
-	neotier_stat_add(dev, NEOTIER_STAT_DEMOTED_HUGE, moved);
-	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_FAILED, tried);
-	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_NS, spent);
-	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_HUGE_NS, spent);
-	return moved;
-}
-
-/* Up; where there is no room for it, huge folios that are not in use go down first. Each only if the one before was not enough. */
-static enum neotier_skip neotier_huge_exchange(struct neotier_device *dev, unsigned long pfn)
-{
-	enum neotier_skip reason = neotier_huge_move(dev, neotier_way_up(dev), pfn);
-	u32 lost = 0;
-
-	if (!dev->exchange)
-		return reason;
-	while (reason == NEOTIER_SKIP_NO_ROOM && neotier_claims(dev) &&
-	       neotier_whole_may(&dev->whole, neotier_room_above_floor(dev), ktime_get_ns()) && neotier_demote_huge(dev))
-		reason = neotier_huge_move(dev, neotier_way_up(dev), pfn);
-	if (reason == NEOTIER_SKIP_NO_ROOM)
-		lost = neotier_whole_lost(&dev->whole, neotier_room_above_floor(dev), ktime_get_ns());
-	else if (reason == NR_NEOTIER_SKIP)
-		neotier_whole_up(&dev->whole);
-	neotier_stat_add(dev, NEOTIER_STAT_DEMOTE_HUGE_LOST, lost);
 	return reason;
 }
 
@@ -578,13 +452,13 @@ int neotier_migrate_huge(struct neotier_device *dev, const struct neotier_hot *h
 {
 	struct neotier_time start = neotier_clock_now(dev), end;
 	unsigned long pfn = neotier_hot_pfn(dev, hot);
-	u64 demote_ns = dev->stats[NEOTIER_STAT_DEMOTE_NS], spent;
 	enum neotier_skip reason;
 	unsigned int moved;
+	u64 spent;
 
 	lockdep_assert_held(&dev->lock);
 	mutex_lock(&neotier_huge_lock);
-	reason = neotier_huge_exchange(dev, pfn);
+	reason = neotier_huge_move(dev, pfn);
 	mutex_unlock(&neotier_huge_lock);
 	if (reason == NEOTIER_SKIP_NO_ROOM)
 		return -ENOMEM;
@@ -596,10 +470,7 @@ int neotier_migrate_huge(struct neotier_device *dev, const struct neotier_hot *h
 	mod_node_page_state(NODE_DATA(dev->target_nid), PGPROMOTE_SUCCESS, moved);
 #endif
 	end = neotier_clock_now(dev);
-	/* Victims have a time of their own. */
-	demote_ns = dev->stats[NEOTIER_STAT_DEMOTE_NS] - demote_ns;
 	spent = neotier_clock_span(&dev->clock, &start, &end);
-	spent -= min(spent, demote_ns);
 	neotier_stat_add(dev, NEOTIER_STAT_TRIED, NEOTIER_HUGE_PAGES);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTED, moved);
 	neotier_stat_add(dev, NEOTIER_STAT_PROMOTED_HUGE, !!moved);

@@ -42,7 +42,6 @@
 #include "promotion/quota.h"
 #include "promotion/room.h"
 #include "promotion/spare.h"
-#include "promotion/whole.h"
 #include "source.h"
 #include "stats.h"
 
@@ -122,10 +121,8 @@ struct neotier_device {
 	u64 kswapd_ns;			/* its CPU time at the last settlement */
 	struct neotier_exchange *exchange;	/* NULL: kswapd makes room */
 	struct neotier_ping_pong regrets;	/* pages demoted to make room; with exchange */
-	u64 regrets_huge, short_stays_huge;	/* of huge folios among them, since the last decision */
 	struct neotier_room room;
 	struct neotier_spare spare;	/* with exchange */
-	struct neotier_whole whole;	/* likewise */
 	struct list_head reserve;	/* room.reserved free pages of the target node, kept for promotion */
 	struct neotier_promotion promotion;
 	struct neotier_hot *batch;	/* NEOTIER_BATCH_MAX */
@@ -314,13 +311,10 @@ enum neotier_skip neotier_folio_check(struct neotier_way way, struct folio *foli
  */
 void neotier_returns_note(struct neotier_device *dev, struct page *page);
 
-/* Whether it was promoted so short a while ago that its move has not paid for itself yet. */
-bool neotier_promoted_lately(const struct neotier_device *dev, struct page *page);
-
-/* Counts a huge folio worth its move if it has been promoted, or demoted to make room, before. */
+/* Counts a huge folio worth its move if it has been promoted before. */
 void neotier_huge_returns_count(struct neotier_device *dev, struct page *page);
 
-/* Remembers a page that was demoted to make room, or the first one of a huge folio. */
+/* Remembers a page that was demoted to make room. */
 void neotier_regrets_note(struct neotier_device *dev, struct page *page);
 
 /* Counts those of a batch that have been promoted before: they have been demoted since. */
@@ -346,20 +340,13 @@ void neotier_huge_restart(struct neotier_device *dev);
 void neotier_huge_free(struct neotier_device *dev);
 
 /**
- * neotier_huge_check() - whether a huge folio may move whole, but for its owner's rules
+ * neotier_huge_check() - whether a huge folio may be promoted whole, but for its owner's rules
  * @dev: device
- * @way: from where to where
- * @folio: the caller holds a reference
+ * @folio: of the device; the caller holds a reference
  *
  * Return: NR_NEOTIER_SKIP when it may, else why not.
  */
-enum neotier_skip neotier_huge_check(const struct neotier_device *dev, struct neotier_way way, struct folio *folio);
-
-/* Whether folios may be claimed: the administrator lets it, and it is not known to be for nothing. */
-static inline bool neotier_claims(const struct neotier_device *dev)
-{
-	return READ_ONCE(neotier_knobs.promote_huge) == NEOTIER_HUGE_CLAIM && !dev->claim_stopped;
-}
+enum neotier_skip neotier_huge_check(const struct neotier_device *dev, struct folio *folio);
 
 static inline bool neotier_nothing_waits(const struct neotier_device *dev)
 {
@@ -450,10 +437,6 @@ void neotier_exchange_again(struct neotier_device *dev, unsigned long pfn);
 
 /* A page has come up to this PFN: for payback_ms it is a victim only when it is old. */
 void neotier_exchange_came(struct neotier_device *dev, unsigned long pfn);
-
-/* A huge folio that may leave whole, as neotier_exchange_victim(): its first page. And one whose owner was busy. */
-bool neotier_exchange_whole(struct neotier_device *dev, unsigned long *pfn);
-void neotier_exchange_whole_again(struct neotier_device *dev, unsigned long pfn);
 
 /* So many made room; @stale: of many not one was a victim any more, so that they are to be looked for anew. */
 void neotier_exchange_done(struct neotier_device *dev, unsigned int demoted, bool stale);
@@ -560,22 +543,9 @@ struct page *neotier_room_take_slow(const struct neotier_device *dev);
  * neotier_room_huge() - whether the target node has 2 MiB free in one piece, and leaves others theirs
  * @dev: device
  *
- * A look, no reservation. The piece is where all CPUs find it: what a CPU has on a list of its own does not count where the
- * kernel asks whether a node has a piece.
+ * A look, no reservation. What the piece held until then is on this CPU's own list, the first that it allocates from.
  */
 bool neotier_room_huge(const struct neotier_device *dev);
-
-/* So of the device's node, for a claim. */
-bool neotier_room_huge_slow(const struct neotier_device *dev);
-
-/* Pages of the target node free above the level where promotion stops. */
-u64 neotier_room_above_floor(const struct neotier_device *dev);
-
-/* Whether this task is given memory of the node; one page, which is freed again. */
-bool neotier_room_obtains(int nid);
-
-/* Frees 2 MiB that a claim has emptied, in one piece. */
-void neotier_room_free_piece(unsigned long pfn);
 
 /* Wake the target node's kswapd, which makes room in one piece; in exchange nobody is woken. */
 void neotier_room_make_huge(const struct neotier_device *dev);

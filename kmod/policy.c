@@ -259,13 +259,11 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	for (i = 0; i < ARRAY_SIZE(failures); i++)
 		snapshot.promote_failed += NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + failures[i]);
 	snapshot.quota_skipped = NEOTIER_SINCE(NEOTIER_STAT_SKIP_RANGE + NEOTIER_SKIP_QUOTA);
-	snapshot.demoted = neotier_huge_as_moves(NEOTIER_SINCE(NEOTIER_STAT_DEMOTED), NEOTIER_SINCE(NEOTIER_STAT_DEMOTED_HUGE));
+	snapshot.demoted = NEOTIER_SINCE(NEOTIER_STAT_DEMOTED);
 	/* Who had to be found cost that too. */
 	snapshot.demote_ns = NEOTIER_SINCE(NEOTIER_STAT_DEMOTE_NS) + NEOTIER_SINCE(NEOTIER_STAT_AGE_NS);
-	/* A huge folio is one of each, and as many moves as its own. */
-	snapshot.regrets = NEOTIER_SINCE(NEOTIER_STAT_REGRETS) + (NEOTIER_HUGE_COST - 1) * dev->regrets_huge;
-	snapshot.short_stays = NEOTIER_SINCE(NEOTIER_STAT_SHORT_STAYS) + (NEOTIER_HUGE_COST - 1) * dev->short_stays_huge;
-	dev->regrets_huge = dev->short_stays_huge = 0;
+	snapshot.regrets = NEOTIER_SINCE(NEOTIER_STAT_REGRETS);
+	snapshot.short_stays = NEOTIER_SINCE(NEOTIER_STAT_SHORT_STAYS);
 	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG) +
 			     NEOTIER_HUGE_COST * NEOTIER_SINCE(NEOTIER_STAT_PING_PONG_HUGE);
 #undef NEOTIER_SINCE

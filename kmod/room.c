@@ -29,10 +29,8 @@
  * takes nothing that was free, so it goes by the watermarks as they are set. Invariant: never below where promotion stops.
  */
 #define NEOTIER_EXCHANGE_GFP ((NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM) | NEOTIER_GFP_PAST_BOOST)
-/* Not as one page: see neotier_room_free_piece(). And without reclaim. */
-#define NEOTIER_PIECE_GFP ((GFP_TRANSHUGE_LIGHT & ~__GFP_COMP) | __GFP_THISNODE)
-/* As a long-term pin allocates, which takes no memory that has to stay movable. */
-#define NEOTIER_HUGE_GFP (NEOTIER_PIECE_GFP & ~__GFP_MOVABLE)
+/* As a long-term pin allocates, which takes no memory that has to stay movable; and without reclaim. */
+#define NEOTIER_HUGE_GFP ((GFP_TRANSHUGE_LIGHT & ~__GFP_MOVABLE) | __GFP_THISNODE)
 #define NEOTIER_RESERVE_GFP (NEOTIER_GFP & ~(__GFP_MOVABLE | __GFP_KSWAPD_RECLAIM))
 /*
  * In exchange it holds what victims have just left, for a moment, on a node where no page block has anything else free: to ask
@@ -65,15 +63,13 @@ static struct neotier_levels neotier_node_levels(int nid, bool boosted)
 			neotier_levels_add(&levels, &now);
 		}
 	}
+	neotier_levels_headroom(&levels, READ_ONCE(neotier_knobs.headroom_pages));
 	return levels;
 }
 
 static struct neotier_levels neotier_target_levels(const struct neotier_device *dev)
 {
-	struct neotier_levels levels = neotier_node_levels(dev->target_nid, !dev->exchange);
-
-	neotier_levels_headroom(&levels, READ_ONCE(neotier_knobs.headroom_pages));
-	return levels;
+	return neotier_node_levels(dev->target_nid, !dev->exchange);
 }
 
 static bool neotier_hold(const struct neotier_device *dev)
@@ -87,8 +83,6 @@ u64 neotier_room_unpaid(const struct neotier_device *dev)
 	struct neotier_levels target = neotier_target_levels(dev);
 	u64 kept = max(target.gap, dev->exchange ? dev->spare.pages : 0);
 
-	/* Pieces that whole folios have left are for others of their size. */
-	kept += dev->whole.owed * (u64)NEOTIER_HUGE_PAGES;
 	return target.above_low > kept ? target.above_low - kept : 0;
 }
 
@@ -123,12 +117,10 @@ static u64 neotier_grown(const struct neotier_device *dev)
 
 u64 neotier_room_spare(struct neotier_device *dev, u64 now_ns)
 {
-	u64 above_low = neotier_target_levels(dev).above_low, demoted;
-	u64 page_ns;
+	u64 above_low = neotier_target_levels(dev).above_low, demoted = dev->stats[NEOTIER_STAT_DEMOTED];
+	u64 page_ns = demoted ? dev->stats[NEOTIER_STAT_DEMOTE_NS] / demoted : 0;
 
 	lockdep_assert_held(&dev->lock);
-	demoted = neotier_huge_as_moves(dev->stats[NEOTIER_STAT_DEMOTED], dev->stats[NEOTIER_STAT_DEMOTED_HUGE]);
-	page_ns = demoted ? dev->stats[NEOTIER_STAT_DEMOTE_NS] / demoted : 0;
 	if (!dev->exchange || READ_ONCE(neotier_knobs.dry_run))
 		return 0;
 	if (neotier_spare_due(&dev->spare, now_ns))
@@ -199,74 +191,16 @@ struct page *neotier_room_take_slow(const struct neotier_device *dev)
 	return alloc_pages_node(dev->nid, NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM, 0);
 }
 
-/*
- * Its pages are single ones, each with its reference. In halves: an order of which a CPU keeps none on its own list. Somebody who
- * goes by PFN may have taken a reference at this moment; then each page is freed by itself, that one by whoever is last.
- */
-void neotier_room_free_piece(unsigned long pfn)
-{
-	const unsigned long half = NEOTIER_HUGE_PAGES / 2;
-	struct page *page = pfn_to_page(pfn);
-	unsigned long n, other;
-
-	for (n = 1; n < NEOTIER_HUGE_PAGES; n++)
-		if (n != half && !put_page_testzero(page + n))
-			break;
-	if (n == NEOTIER_HUGE_PAGES) {
-		__free_pages(page, NEOTIER_HUGE_ORDER - 1);
-		__free_pages(page + half, NEOTIER_HUGE_ORDER - 1);
-		return;
-	}
-	for (other = 0; other < NEOTIER_HUGE_PAGES; other++) {
-		if (other == n)
-			continue;
-		/* Nobody takes a reference where there is none. */
-		if (other && other < n && other != half)
-			init_page_count(page + other);
-		__free_page(page + other);
-	}
-}
-
-/* Twice: should the piece be gone by then, the kernel splits the folio, and finds room for its parts. */
-static bool neotier_room_piece(const struct neotier_levels *levels, int nid, gfp_t flags)
+bool neotier_room_huge(const struct neotier_device *dev)
 {
 	struct page *page;
 
-	if (levels->above_floor < 2 * NEOTIER_HUGE_PAGES)
+	/* Twice: should the piece be gone by then, the kernel splits the folio, and finds room for its parts. */
+	if (neotier_target_levels(dev).above_floor < 2 * NEOTIER_HUGE_PAGES)
 		return false;
-	page = alloc_pages_node(nid, flags, NEOTIER_HUGE_ORDER);
-	if (!page)
-		return false;
-	split_page(page, NEOTIER_HUGE_ORDER);
-	neotier_room_free_piece(page_to_pfn(page));
-	return true;
-}
-
-bool neotier_room_huge(const struct neotier_device *dev)
-{
-	struct neotier_levels levels = neotier_target_levels(dev);
-
-	return neotier_room_piece(&levels, dev->target_nid, NEOTIER_HUGE_GFP);
-}
-
-bool neotier_room_huge_slow(const struct neotier_device *dev)
-{
-	struct neotier_levels levels = neotier_node_levels(dev->nid, true);
-
-	return neotier_room_piece(&levels, dev->nid, NEOTIER_PIECE_GFP);
-}
-
-u64 neotier_room_above_floor(const struct neotier_device *dev)
-{
-	return neotier_target_levels(dev).above_floor;
-}
-
-bool neotier_room_obtains(int nid)
-{
-	struct page *page = alloc_pages_node(nid, NEOTIER_GFP & ~__GFP_KSWAPD_RECLAIM, 0);
-
+	page = alloc_pages_node(dev->target_nid, NEOTIER_HUGE_GFP, NEOTIER_HUGE_ORDER);
 	if (page)
-		__free_page(page);
+		__free_pages(page, NEOTIER_HUGE_ORDER);
 	return page;
 }
 

@@ -31,9 +31,6 @@
 	X(SPARED,          spared,          "pages of these that were demoted so that the kernel's own memory finds room") \
 	X(DEMOTE_FAILED,   demote_failed,   "victims tried and not moved: the sum of kept_*") \
 	X(DEMOTE_NS,       demote_ns,       "time spent on victims, nanoseconds, by the clock in use: with what other tasks took") \
-	X(DEMOTED_HUGE,    demoted_huge,    "huge folios moved whole to make room for others; their pages are in demoted") \
-	X(DEMOTE_HUGE_NS,  demote_huge_ns,  "time that their moves took, nanoseconds, by the clock in use; part of demote_ns") \
-	X(DEMOTE_HUGE_LOST, demote_huge_lost, "of these, those for which no huge folio came up: others took the room, or nobody wanted it any more") \
 	X(SHORT_STAYS,     short_stays,     "pages demoted to make room that had been promoted less than payback_ms before") \
 	X(REGRETS,         regrets,         "reports of pages that had been demoted to make room, less than payback_ms before") \
 	X(SPENT_NS,        spent_ns,        "time of this driver's threads, and of kswapd when it made room for them, nanoseconds, by the clock in use") \

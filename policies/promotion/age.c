@@ -158,50 +158,6 @@ void neotier_ages_pieces(struct neotier_ages *ages, u32 frame)
 	ages->found += NEOTIER_AGE_HUGE_PAGES;
 }
 
-static bool neotier_age_found_has(const struct neotier_age_found *found, u32 frame)
-{
-	u32 i;
-
-	for (i = 0; i < found->nr; i++)
-		if (found->frames[(found->first + i) % NEOTIER_AGE_FOUND] == frame)
-			return true;
-	return false;
-}
-
-bool neotier_ages_whole_keep(struct neotier_ages *ages, u32 wanted, u32 frame)
-{
-	if (!wanted || !neotier_ages_huge_idle(ages, frame))
-		return false;
-	if (neotier_age_found_has(&ages->whole, frame))
-		return true;
-	if (ages->whole.nr >= wanted)
-		return false;
-	neotier_age_found_add(&ages->whole, frame);
-	return true;
-}
-
-void neotier_ages_whole_again(struct neotier_ages *ages, u32 frame)
-{
-	neotier_ages_set(ages, frame, NEOTIER_AGE_IDLE);
-	neotier_age_found_add(&ages->whole, frame);
-}
-
-u32 neotier_ages_whole_victim(struct neotier_ages *ages)
-{
-	struct neotier_age_found *found = &ages->whole;
-
-	while (found->nr) {
-		u32 frame = found->frames[found->first++ % NEOTIER_AGE_FOUND];
-
-		found->nr--;
-		if (neotier_ages_huge_idle(ages, frame)) {
-			neotier_ages_forget(ages, frame);
-			return frame;
-		}
-	}
-	return NEOTIER_NO_FRAME;
-}
-
 void neotier_ages_again(struct neotier_ages *ages, u32 frame)
 {
 	neotier_ages_set(ages, frame, NEOTIER_AGE_IDLE);
@@ -218,7 +174,6 @@ void neotier_ages_turn(struct neotier_ages *ages)
 {
 	neotier_age_found_turn(&ages->idle);
 	neotier_age_found_turn(&ages->old);
-	neotier_age_found_turn(&ages->whole);
 }
 
 /* What is idle may be old by now: then it has been found again. */
@@ -348,8 +303,6 @@ void neotier_age_split_done(struct neotier_age_pace *pace, const struct neotier_
 		return;
 	if (!pace->splits++)
 		pace->found = ages->found;
-	/* Its pages are to be checked. */
-	pace->whole_only = false;
 	pace->tried_ns = now_ns;
 	pace->armed_ns = now_ns;
 }
@@ -376,22 +329,20 @@ static void neotier_age_split_adapt(struct neotier_age_pace *pace, const struct 
 		pace->retry_ns = neotier_clamp_u64(2 * pace->retry_ns, NEOTIER_AGE_SPLIT_RETRY_NS, NEOTIER_AGE_SPLIT_RETRY_MAX_NS);
 }
 
-enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u32 whole,
-				       u64 least_ns, u64 now_ns)
+enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
+				       u64 now_ns)
 {
 	u64 lacking;
 
 	pace->wanted = wanted;
-	pace->whole = whole;
 	neotier_age_fill(pace, now_ns);
 	neotier_age_turn(pace, ages, now_ns);
 	/* What is armed is checked whoever wants victims by then: else arming it was for nothing. */
 	if (pace->armed_ns)
 		return now_ns - pace->armed_ns >= pace->window_ns ? NEOTIER_AGE_LOOK_CHECK : NEOTIER_AGE_LOOK_NONE;
 	lacking = neotier_age_lacking(pace, ages);
-	if ((!lacking && whole <= neotier_ages_wholes(ages)) || pace->owed_ns)
+	if (!lacking || pace->owed_ns)
 		return NEOTIER_AGE_LOOK_NONE;
-	pace->whole_only = !lacking;
 	if (!ages->pass || pace->end >= ages->nr) {
 		neotier_ages_begin(ages);
 		pace->end = 0;
@@ -410,11 +361,9 @@ static void neotier_age_adapt(struct neotier_age_pace *pace, const struct neotie
 {
 	u64 armed = ages->armed - pace->armed, found = ages->found - pace->found;
 
-	if (!pace->whole_only) {
-		pace->lacked = neotier_age_lacking(pace, ages) < NEOTIER_AGE_SPLIT_LEAST ? 0 : pace->lacked + 1;
-		pace->yield = (u32)(found / (pace->groups ? pace->groups : 1));
-		pace->group_ns = pace->took_ns / (pace->groups ? pace->groups : 1);
-	}
+	pace->lacked = neotier_age_lacking(pace, ages) < NEOTIER_AGE_SPLIT_LEAST ? 0 : pace->lacked + 1;
+	pace->yield = (u32)(found / (pace->groups ? pace->groups : 1));
+	pace->group_ns = pace->took_ns / (pace->groups ? pace->groups : 1);
 	if (armed < ADAPT_LEAST)
 		return;
 	if (found * 8 < armed)

@@ -17,9 +17,6 @@
  * are found soon; and what those that made room have paid. So where nothing is found little is lost. Frames where there was
  * nothing to look at are looked at again in one pass of eight.
  *
- * Huge folios may be wanted whole (promotion/whole.h): then those that are idle become victims of another kind and are not
- * split. Where nothing else is wanted a look goes to huge folios alone, and says nothing of what looks bring.
- *
  * Freestanding C, the same object in neotier.ko, the replay and the unit test. Thread safety: one caller at a time.
  */
 #ifndef NEOTIER_AGE_H
@@ -101,7 +98,6 @@ struct neotier_ages {
 	u32 nr;			/* 1 or more */
 	u32 pass;		/* 1 .. 15, over and over; 0: none yet */
 	struct neotier_age_found idle, old; /* each with its frames */
-	struct neotier_age_found whole;	/* huge folios that may leave as they are, with frames if any are wanted ever */
 	struct neotier_age_came *came;	/* those that came up lately, the first one first; neotier_ages_came_max(nr) */
 	u32 first_came, nr_came;
 	u64 armed, found;	/* pages so far: armed, found in both */
@@ -165,28 +161,6 @@ static inline bool neotier_ages_huge_idle(const struct neotier_ages *ages, u32 f
 	return (ages->frames[frame] & NEOTIER_AGE_MASK) >= NEOTIER_AGE_IDLE;
 }
 
-/**
- * neotier_ages_whole_keep() - whether a huge folio that was checked is kept whole, to leave so
- * @ages: ages
- * @wanted: such folios
- * @frame: its first one
- *
- * It is if it is idle and one more is wanted. Return: true also where it is one already.
- */
-bool neotier_ages_whole_keep(struct neotier_ages *ages, u32 wanted, u32 frame);
-
-/* Huge folios that may leave whole; some may be none any more. */
-static inline u32 neotier_ages_wholes(const struct neotier_ages *ages)
-{
-	return ages->whole.nr;
-}
-
-/* Chooses one, and forgets it. Return: its first frame; NEOTIER_NO_FRAME: there is none. */
-u32 neotier_ages_whole_victim(struct neotier_ages *ages);
-
-/* One that was chosen, and whose turn it was not: behind all others. */
-void neotier_ages_whole_again(struct neotier_ages *ages, u32 frame);
-
 /* A huge folio that was idle is split: each of its pages is a victim. @frame: its first one; NEOTIER_AGE_HUGE_PAGES of them. */
 void neotier_ages_pieces(struct neotier_ages *ages, u32 frame);
 
@@ -229,8 +203,7 @@ struct neotier_age_pace {
 	u64 owed_ns;		/* used beyond that */
 	u64 filled_ns;		/* when left_ns was right; 0: never */
 	u64 turned_ns;		/* the last turn of what was found */
-	u32 wanted, whole;	/* victims, and huge folios, when a look was chosen */
-	bool whole_only;	/* it goes to huge folios alone */
+	u32 wanted;		/* victims, when a look was chosen */
 	u32 lacked;		/* looks in a row after which many were still lacking */
 	u32 splits;		/* of folios in use, whose pages are armed and not checked */
 	u32 split_yield;	/* victims that such a split brought of late; 0: not known */
@@ -249,12 +222,11 @@ u64 neotier_age_window(u64 epoch_ns, u32 threshold);
  * @pace: pace; for an arming look, first is where it begins
  * @ages: ages; a new pass begins here
  * @wanted: victims
- * @whole: huge folios that are to leave whole
  * @least_ns: the shortest window
  * @now_ns: now
  */
-enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u32 whole,
-				       u64 least_ns, u64 now_ns);
+enum neotier_age_look neotier_age_next(struct neotier_age_pace *pace, struct neotier_ages *ages, u32 wanted, u64 least_ns,
+				       u64 now_ns);
 
 /**
  * neotier_age_split() - whether to split a huge folio of the target node now

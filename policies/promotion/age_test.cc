@@ -13,16 +13,10 @@ constexpr u64 kMs = 1'000'000;
 constexpr auto kNone = NEOTIER_AGE_LOOK_NONE, kArm = NEOTIER_AGE_LOOK_ARM, kCheck = NEOTIER_AGE_LOOK_CHECK;
 
 struct Node {
-  explicit Node(u32 nr)
-      : frames(nr),
-        idle(NEOTIER_AGE_FOUND),
-        old(NEOTIER_AGE_FOUND),
-        whole(NEOTIER_AGE_FOUND),
-        came(neotier_ages_came_max(nr)) {
+  explicit Node(u32 nr) : frames(nr), idle(NEOTIER_AGE_FOUND), old(NEOTIER_AGE_FOUND), came(neotier_ages_came_max(nr)) {
     ages.came = came.data();
     ages.idle.frames = idle.data();
     ages.old.frames = old.data();
-    ages.whole.frames = whole.data();
     ages.frames = frames.data();
     ages.nr = nr;
   }
@@ -40,7 +34,7 @@ struct Node {
   }
   u32 victim() { return neotier_ages_victim(&ages); }
   std::vector<u8> frames;
-  std::vector<u32> idle, old, whole;
+  std::vector<u32> idle, old;
   std::vector<neotier_age_came> came;
   neotier_ages ages{};
 };
@@ -310,75 +304,6 @@ TEST(Age, TheBitOfAHugeFolioSaysTheSameOfAllItsPages) {
   EXPECT_EQ(node.victim(), NEOTIER_NO_FRAME);
 }
 
-// So many huge folios that were checked, of which these were accessed.
-struct Folios : Node {
-  explicit Folios(u32 nr) : Node(nr * NEOTIER_AGE_HUGE_PAGES) {}
-  void pass(const std::vector<u32>& accessed) {
-    neotier_ages_begin(&ages);
-    for (u32 folio = 0; folio < ages.nr / NEOTIER_AGE_HUGE_PAGES; ++folio) {
-      neotier_ages_see_huge(&ages, first(folio), kArm, true);
-      const bool used = std::find(accessed.begin(), accessed.end(), folio) != accessed.end();
-      neotier_ages_see_huge(&ages, first(folio), kCheck, used);
-    }
-  }
-  static u32 first(u32 folio) { return folio * NEOTIER_AGE_HUGE_PAGES; }
-  bool keep(u32 folio, u32 wanted) { return neotier_ages_whole_keep(&ages, wanted, first(folio)); }
-  u32 taken() { return neotier_ages_whole_victim(&ages); }
-};
-
-TEST(AgeWhole, FoliosThatAreIdleLeaveWholeAsManyAsAreWanted) {
-  Folios f(5);
-  f.pass({1});
-  EXPECT_FALSE(f.keep(0, 0)) << "nobody wants any";
-  EXPECT_TRUE(f.keep(0, 2));
-  EXPECT_FALSE(f.keep(1, 2)) << "in use";
-  EXPECT_TRUE(f.keep(2, 2));
-  EXPECT_FALSE(f.keep(3, 2)) << "enough";
-  EXPECT_EQ(neotier_ages_wholes(&f.ages), 2u);
-  EXPECT_EQ(f.victim(), NEOTIER_NO_FRAME) << "none of its pages leaves alone";
-  EXPECT_EQ(f.taken(), Folios::first(0));
-  EXPECT_EQ(f.taken(), Folios::first(2));
-  EXPECT_EQ(f.taken(), NEOTIER_NO_FRAME);
-  EXPECT_FALSE(f.keep(0, 2)) << "what was taken is to be looked at anew";
-}
-
-TEST(AgeWhole, OneThatIsKeptIsKeptOnce) {
-  Folios f(2);
-  f.pass({});
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(f.keep(0, 1)) << "not to be split either";
-  EXPECT_EQ(neotier_ages_wholes(&f.ages), 1u);
-  EXPECT_FALSE(f.keep(0, 0)) << "once nobody wants it any more it may be";
-}
-
-TEST(AgeWhole, OneAccessAndItStays) {
-  Folios f(2);
-  f.pass({});
-  for (const u32 folio : {0, 1}) EXPECT_TRUE(f.keep(folio, 2));
-  f.pass({0});
-  EXPECT_EQ(f.taken(), Folios::first(1));
-  EXPECT_EQ(f.taken(), NEOTIER_NO_FRAME);
-}
-
-TEST(AgeWhole, OneWhoseTurnItWasNotComesBehindTheOthers) {
-  Folios f(2);
-  f.pass({});
-  for (const u32 folio : {0, 1}) EXPECT_TRUE(f.keep(folio, 2));
-  EXPECT_EQ(f.taken(), Folios::first(0));
-  neotier_ages_whole_again(&f.ages, Folios::first(0));
-  EXPECT_EQ(f.taken(), Folios::first(1));
-  EXPECT_EQ(f.taken(), Folios::first(0));
-}
-
-TEST(AgeWhole, WhatWasFoundTwoTurnsAgoStays) {
-  Folios f(1);
-  f.pass({});
-  EXPECT_TRUE(f.keep(0, 1));
-  neotier_ages_turn(&f.ages);
-  EXPECT_EQ(neotier_ages_wholes(&f.ages), 1u);
-  neotier_ages_turn(&f.ages);
-  EXPECT_EQ(f.taken(), NEOTIER_NO_FRAME);
-}
-
 // 100 requests in 50 ms are one in half a ms.
 TEST(AgePace, TheShortestWindowIsEightRequestsLong) {
   EXPECT_EQ(neotier_age_window(50 * kMs, 100), 4 * kMs);
@@ -390,9 +315,7 @@ TEST(AgePace, TheShortestWindowIsEightRequestsLong) {
 
 struct Pace : Node {
   explicit Pace(u32 nr) : Node(nr) {}
-  neotier_age_look next(u64 now, u32 wanted = 1, u32 wholes = 0) {
-    return neotier_age_next(&pace, &ages, wanted, wholes, kMs, now);
-  }
+  neotier_age_look next(u64 now, u32 wanted = 1) { return neotier_age_next(&pace, &ages, wanted, kMs, now); }
   // Arms up to `end`, of which all are pages.
   void arm(u32 end, u64 now, u64 took = 1000) {
     for (u32 frame = pace.first; frame < end; ++frame) neotier_ages_see(&ages, frame, kArm, true);
@@ -554,57 +477,6 @@ TEST(AgePace, LooksTakeTheirShareAndWhatWasSavedUp) {
   EXPECT_EQ(p.next(60'000 * kMs + 101 * kMs, 10), kArm);
 }
 
-TEST(AgePace, ALookForHugeFoliosIsMadeUntilThereAreEnough) {
-  Pace p(2 * NEOTIER_AGE_HUGE_PAGES);
-  ASSERT_EQ(p.next(kMs, 0, 1), kArm);
-  EXPECT_TRUE(p.pace.whole_only) << "no other victims are looked for";
-  neotier_ages_see_huge(&p.ages, 0, kArm, true);
-  neotier_age_done(&p.pace, &p.ages, kArm, p.ages.nr, kMs, 1000);
-  ASSERT_EQ(p.next(10 * kMs, 0, 1), kCheck);
-  neotier_ages_see_huge(&p.ages, 0, kCheck, false);
-  EXPECT_TRUE(neotier_ages_whole_keep(&p.ages, p.pace.whole, 0));
-  neotier_age_done(&p.pace, &p.ages, kCheck, 0, 10 * kMs, 1000);
-  EXPECT_EQ(p.next(11 * kMs, 0, 1), kNone);
-  EXPECT_EQ(p.next(11 * kMs, 0, 2), kArm);
-  EXPECT_TRUE(p.pace.whole_only);
-}
-
-TEST(AgePace, WhoeverWantsOtherVictimsLooksAtAll) {
-  Pace p(100);
-  ASSERT_EQ(p.next(kMs, 1, 1), kArm);
-  EXPECT_FALSE(p.pace.whole_only);
-}
-
-TEST(AgePace, ALookForHugeFoliosIsOneGroupAndPaidFor) {
-  Pace p(10'000);
-  ASSERT_EQ(p.next(kMs, 100), kArm);
-  p.arm(80, kMs);
-  p.check(10 * kMs, 4);
-  while (p.victim() != NEOTIER_NO_FRAME) {
-  }
-  ASSERT_EQ(p.next(2000 * kMs, 0, 64), kArm);
-  EXPECT_EQ(p.pace.groups, 1u);
-  neotier_age_done(&p.pace, &p.ages, kArm, 100, 2000 * kMs, 15 * kMs);
-  EXPECT_EQ(p.next(2001 * kMs, 0, 64), kNone) << "5 ms are owed";
-}
-
-TEST(AgePace, ALookForHugeFoliosSaysNothingOfWhatLooksBring) {
-  Pace p(10'000);
-  ASSERT_EQ(p.next(kMs, 100), kArm);
-  p.arm(80, kMs);
-  p.check(10 * kMs, 4);
-  const auto before = p.pace;
-  // All that was found is too old by then.
-  ASSERT_EQ(p.next(2000 * kMs, 0, 4), kArm);
-  for (u32 folio = 0; folio < 4; ++folio) neotier_ages_see_huge(&p.ages, 1000 + folio * 512, kArm, true);
-  neotier_age_done(&p.pace, &p.ages, kArm, 10'000, 2000 * kMs, 3000);
-  ASSERT_EQ(p.next(2200 * kMs, 0, 4), kCheck);
-  neotier_age_done(&p.pace, &p.ages, kCheck, 0, 2200 * kMs, 3000);
-  EXPECT_EQ(p.pace.yield, before.yield);
-  EXPECT_EQ(p.pace.group_ns, before.group_ns);
-  EXPECT_EQ(p.pace.lacked, before.lacked);
-}
-
 // Of a node of huge folios that are in use all the time.
 struct Splits : Pace {
   explicit Splits(u32 folios) : Pace(folios * NEOTIER_AGE_HUGE_PAGES) {}
@@ -665,29 +537,6 @@ TEST(AgeSplit, OneThatWasIdleIsSplitUntilThereAreEnough) {
   s.done(201 * kMs, true);
   EXPECT_FALSE(s.split(201 * kMs, true));
   EXPECT_EQ(s.next(202 * kMs, 300), kNone) << "they are victims: nothing is armed";
-}
-
-TEST(AgeSplit, NoneIsSplitForTheSakeOfWholeOnes) {
-  Splits s(2);
-  ASSERT_EQ(s.next(kMs, 0, 64), kArm);
-  neotier_ages_see_huge(&s.ages, 0, kArm, true);
-  neotier_age_done(&s.pace, &s.ages, kArm, s.ages.nr, kMs, kMs / 10);
-  ASSERT_EQ(s.next(201 * kMs, 0, 64), kCheck);
-  for (const bool was_idle : {false, true}) EXPECT_FALSE(s.split(201 * kMs, was_idle));
-}
-
-// Small victims were wanted by the time of the check: the pages of one that was split are checked like any others.
-TEST(AgeSplit, WhatIsSplitAfterALookForWholeOnesIsChecked) {
-  Splits s(2);
-  ASSERT_EQ(s.next(kMs, 0, 1), kArm);
-  neotier_ages_see_huge(&s.ages, 0, kArm, true);
-  neotier_age_done(&s.pace, &s.ages, kArm, s.ages.nr, kMs, kMs / 10);
-  ASSERT_EQ(s.next(201 * kMs, 1000, 1), kCheck);
-  neotier_age_done(&s.pace, &s.ages, kCheck, 0, 201 * kMs, kMs / 10);
-  ASSERT_TRUE(s.split(201 * kMs));
-  EXPECT_TRUE(s.pace.whole_only);
-  s.done(201 * kMs);
-  EXPECT_FALSE(s.pace.whole_only);
 }
 
 // 400 victims for .2 ms: by far cheaper than a split.

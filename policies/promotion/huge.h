@@ -76,12 +76,11 @@ struct neotier_huge {
 	struct neotier_hot waiting[NEOTIER_HUGE_MAX];
 	u32 nr;		/* of those that wait */
 	u64 retry_ns;	/* there was no room: not before */
-	bool starved;	/* the last one that was tried found none */
 	const struct neotier_huge_ops *ops;
 	void *owner;	/* as the ops get it */
 };
 
-/* Pages promoted or demoted, those of huge folios among them, as so many moves of one page by what they cost. */
+/* Pages promoted, those of huge folios among them, as so many moves of one page by what they cost. */
 static inline u64 neotier_huge_as_moves(u64 pages, u64 huge)
 {
 	return pages - huge * (NEOTIER_HUGE_PAGES - NEOTIER_HUGE_COST);
@@ -123,7 +122,6 @@ void neotier_huge_wait(struct neotier_huge *huge, enum neotier_skip reason);
 static inline void neotier_huge_clear(struct neotier_huge *huge)
 {
 	huge->nr = 0;
-	huge->starved = false;
 }
 
 #ifdef __cplusplus

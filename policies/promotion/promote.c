@@ -108,7 +108,6 @@ enum neotier_next neotier_promote_huge(struct neotier_promotion *p, struct neoti
 	}
 	moved = neotier_promote_huge_one(p, huge, &hot, dry_run);
 	p->ops->quota_return(p->owner, granted - (u32)(moved > 0 ? moved : 0));
-	huge->starved = moved < 0;
 	if (moved < 0) {
 		neotier_promote_huge_no_room(p, huge, &hot, now_ns);
 		return NEOTIER_SLEEP;

@@ -46,7 +46,7 @@
 	X(UNEVICTABLE, unevictable) X(SHARED, shared) X(EXCLUDED, excluded) X(BUSY, busy) X(MEMPOLICY, mempolicy) \
 	X(CPUSET, cpuset) X(PINNED, pinned) X(OWNER, owner) X(PROCESS, process) X(NODE, node) \
 	X(EXCLUDED_RANGE, excluded_range) X(PROTECTED, protected) X(GUEST, guest) \
-	X(CONTENDED, contended) X(NO_ROOM, no_room) X(ZONE, zone)
+	X(CONTENDED, contended)
 
 #define NEOTIER_SKIP_ENUM(NAME, name, text) NEOTIER_SKIP_##NAME,
 enum neotier_skip {

@@ -67,8 +67,8 @@ bool Exchange::look(uint64_t wanted, uint64_t least_ns, uint64_t after_ns, unsig
                     const std::function<void()>& group_done) {
   const uint64_t start = memory_.guest_ns(shift);
   neotier_ages_settle(&ages_, after_ns, start);
-  const neotier_age_look look = neotier_age_next(
-      &pace_, &ages_, static_cast<uint32_t>(std::min<uint64_t>(wanted, UINT32_MAX)), 0, least_ns, start);
+  const neotier_age_look look =
+      neotier_age_next(&pace_, &ages_, static_cast<uint32_t>(std::min<uint64_t>(wanted, UINT32_MAX)), least_ns, start);
   if (look == NEOTIER_AGE_LOOK_NONE) return false;
   const bool arm = look == NEOTIER_AGE_LOOK_ARM;
   const uint32_t end = arm ? ages_.nr : pace_.end;
