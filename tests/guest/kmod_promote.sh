@@ -183,6 +183,8 @@ else
 	kill $keeper
 
 	eventually reserve_returned
+	# A boost, which comes when kinds of pages mix in a block, has kswapd free much more than that, and these find room.
+	echo 0 > /proc/sys/vm/watermark_boost_factor
 	# Any program that ends leaves more than 16 pages above low for a moment, and then there is nothing to hold back.
 	knob headroom_pages 1024
 	holds=$(stat room_holds)
