@@ -204,7 +204,7 @@ void Driver::decide(uint64_t now) {
   tracker_->set_threshold(static_cast<uint32_t>(counts_.threshold));
   ++counts_.decisions;
   counts_.epochs = state.epochs;
-  counts_.lost = state.lost();
+  counts_.lost = state.lost() + state.lost_units;
   counts_.extended.lost_ring = state.lost_ring;
   counts_.extended.lost_units = state.lost_units;
   counts_.extended.error_bound = state.error_bound;

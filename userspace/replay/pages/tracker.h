@@ -27,7 +27,8 @@ struct TrackerState {
   // Reports for which the ring had no place; units for which the hot filter had none, which are reported more than
   // once; requests that the tracker did not see.
   uint64_t lost_ring = 0, lost_units = 0, lost_requests = 0;
-  uint64_t lost() const { return lost_ring + lost_units + lost_requests; }
+  // lost_units were reported all the same: the trackers here are in always-on mode.
+  uint64_t lost() const { return lost_ring + lost_requests; }
   uint32_t error_bound = 0;
   uint32_t histogram[NEOTIER_HISTOGRAM_BINS] = {};
 };
