@@ -176,6 +176,9 @@ static void neotier_ledger_bury(struct neotier_ledger *ledger, u64 epoch_ns)
 	}
 	if (ledger->nr_controls != before)
 		neotier_ledger_refilter(ledger);
+	/* Of most of them what was known says nothing about those that stay. */
+	if (4 * ledger->nr_controls < before)
+		ledger->warmed = false;
 	if (before && !ledger->nr_controls)
 		ledger->heat = ledger->steady_ns = 0;
 }
@@ -194,12 +197,15 @@ static void neotier_ledger_count_warm(struct neotier_ledger *ledger, u64 seen_pp
 	ledger->reported = 0;
 }
 
-/* The longer as many stay hot, the longer they are expected to. */
+/*
+ * The longer as many stay hot, the longer they are expected to. Where fewer than a quarter do, heat does not last, however steady
+ * that quarter is: what was hot in one epoch is not in the next.
+ */
 static void neotier_ledger_lasts(struct neotier_ledger *ledger, u64 interval_ns)
 {
 	u64 warm_ppm = ledger->warmed ? ledger->warm_ppm : NEOTIER_LEDGER_PPM;
 
-	ledger->warm_peak_ppm -= ledger->warm_peak_ppm / 16;
+	ledger->warm_peak_ppm = neotier_ledger_max(ledger->warm_peak_ppm - ledger->warm_peak_ppm / 16, NEOTIER_LEDGER_PPM / 2);
 	if (warm_ppm < ledger->warm_peak_ppm / 2) {
 		ledger->steady_ns = ledger->steady_ns * warm_ppm / ledger->warm_peak_ppm;
 		ledger->warm_peak_ppm = warm_ppm;
@@ -246,6 +252,43 @@ static u64 neotier_ledger_alive(const struct neotier_ledger *ledger)
 	for (i = 0; i < NEOTIER_LEDGER_PARTS; i++)
 		alive += ledger->promoted[i];
 	return neotier_ledger_min(alive, NEOTIER_LEDGER_PAGES_MAX);
+}
+
+/* It rises at once, and falls slowly: a program may rest. */
+static void neotier_ledger_hope(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns)
+{
+	u64 saved_ns = neotier_ledger_min(period->reads, 1ULL << 40) * ledger->terms.saved_ns, hope_ppm;
+
+	if (interval_ns < 1000)
+		return;
+	hope_ppm = neotier_ledger_min(saved_ns / (interval_ns / 1000), 1ULL << 32) * 1000;
+	ledger->hope_ppm = ledger->hoped ? neotier_ledger_max((3 * ledger->hope_ppm + hope_ppm) / 4, hope_ppm) : hope_ppm;
+	ledger->hoped = true;
+}
+
+/* Of the base, what may be risked. */
+static u64 neotier_ledger_stake(const struct neotier_ledger *ledger)
+{
+	u64 base_ns = ledger->terms.base_ns;
+
+	if (!ledger->hoped)
+		return base_ns;
+	return neotier_clamp_u64(NEOTIER_LEDGER_HOPE_NS / 1000 * ledger->hope_ppm / 1000, base_ns / 4, base_ns);
+}
+
+/* Of the time that has passed, what may be lost. */
+static u64 neotier_ledger_share(const struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns)
+{
+	u64 us = interval_ns / 1000;
+
+	return neotier_ledger_min(us * ledger->terms.loss_ppm / 1000 * neotier_clamp_u64(period->cpus, 1, 65536),
+				  us * (ledger->hope_ppm / NEOTIER_LEDGER_HOPE_PART) / 1000);
+}
+
+/* What may be spent now; below 0: not even looking is worth it. */
+static s64 neotier_ledger_purse(const struct neotier_ledger *ledger)
+{
+	return ledger->balance_ns - (s64)(ledger->terms.base_ns - neotier_ledger_stake(ledger)) + neotier_ledger_line(ledger);
 }
 
 static void neotier_ledger_kinds(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
@@ -375,6 +418,7 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	s64 most = (s64)(ledger->terms.base_ns * NEOTIER_LEDGER_CAP), worth;
 	bool horizon;
 
+	neotier_ledger_hope(ledger, period, interval_ns);
 	/* Who has not looked has seen nothing: what was known is taken to go on. */
 	if (!ledger->stopped && period->reports) {
 		neotier_ledger_watch(ledger, period, interval_ns);
@@ -385,7 +429,7 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	regret = neotier_ledger_worth(ledger, neotier_ledger_all(regret, period), period);
 	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX) +
 		neotier_ledger_min(period->wakes, NEOTIER_LEDGER_NS_MAX / NEOTIER_LEDGER_WAKE_NS) * NEOTIER_LEDGER_WAKE_NS;
-	share = interval_ns / 1000 * ledger->terms.loss_ppm / 1000 * neotier_clamp_u64(period->cpus, 1, 65536);
+	share = neotier_ledger_share(ledger, period, interval_ns);
 	ledger->won_ns += won;
 	ledger->regret_ns += regret;
 	ledger->spent_ns += spent;
@@ -406,10 +450,10 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	if (!ledger->stopped)
 		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->heat, ledger->steady_ns / 1000, period);
 	/* Once stopped, until a look of some length can be paid for. */
-	worth = ledger->balance_ns + neotier_ledger_line(ledger);
+	worth = neotier_ledger_purse(ledger);
 	if (worth < 0)
 		ledger->stopped = neotier_ledger_bounds(ledger);
-	else if (worth >= (s64)(ledger->terms.base_ns / 4))
+	else if (worth >= (s64)(neotier_ledger_stake(ledger) / 4))
 		ledger->stopped = false;
 	return horizon;
 }
@@ -423,7 +467,7 @@ u64 neotier_ledger_pages(const struct neotier_ledger *ledger, u32 least)
 		return NEOTIER_NO_LIMIT;
 	if (ledger->steady_ns < NEOTIER_LEDGER_PROOF_NS || ledger->page_ns < ledger->exchange_ns)
 		return 0;
-	worth = ledger->balance_ns + neotier_ledger_line(ledger);
+	worth = neotier_ledger_purse(ledger);
 	pages = worth > 0 ? (u64)worth / ledger->exchange_ns : 0;
 	return pages < least ? 0 : pages;
 }

@@ -16,6 +16,9 @@
  * reports that was read. A control that is cold for long is dropped, and takes its share of the promoted pages with it. And
  * how hot a hot one is: what the report says, or, from a device that reports at the threshold, the device's histogram.
  *
+ * No more is risked than what could be won is worth: all reads of the device times what one saves. Where that is next to nothing
+ * the ledger stops long before the bound, and only looks at the device's totals from then on.
+ *
  * A page may move while the balance pays for it, and while heat has lasted for so long that as much again repays the move, at
  * the price of the moves of late. A balance below 0 stops all looking until the share has paid for it; not while what has just
  * moved is about to.
@@ -62,6 +65,12 @@ extern "C" {
  * (docs/decisions/0048-ledger.md).
  */
 #define NEOTIER_LEDGER_WAKE_NS 3500U
+/*
+ * Of what could be won at most, so much is risked: one part in so many of the share of the time, and of the base what it takes so
+ * long to win. Of the base a quarter in any case: a program that has yet to begin is worth a look.
+ */
+#define NEOTIER_LEDGER_HOPE_PART 16U
+#define NEOTIER_LEDGER_HOPE_NS 125000000ULL
 /* loss_ppm that bounds nothing. */
 #define NEOTIER_LEDGER_NO_BOUND 1000000U
 /* What the module and the replay begin with. */
@@ -106,6 +115,8 @@ struct neotier_ledger {
 	u32 known, reported;		/* controls at the last settlement; of these, reported since */
 	u64 watched_ns;			/* passed while reports were read */
 	u64 regret_requests, regrets;	/* since the last settlement */
+	bool hoped;			/* hope_ppm is known */
+	u64 hope_ppm;			/* of the time, that would be won if no read waited for the slow tier any more */
 	u64 reads_ppm;			/* of the requests that count, while there were any */
 	u64 seen_ppm;			/* of the reports, that were read of late */
 	u32 hot;			/* of the last period */

@@ -19,7 +19,7 @@ struct Account {
     const neotier_ledger_terms terms = {base_ns, loss_ppm, saved_ns};
     neotier_ledger_start(&ledger, &terms);
     period.interval_ns = period.epoch_ns = kEpoch;
-    period.reads = 1000;
+    period.reads = 1 << 24;  // so many that all could be won
     period.reports = 100;
     period.waiting = 1 << 20;  // so many that no control is one too many
     period.downsampling = period.cpus = 1;
@@ -132,7 +132,7 @@ TEST(Ledger, PromotedPagesWinWhatControlsAreAskedFor) {
   // 200 pages, 100 reads of 40 ns each.
   EXPECT_EQ(a.settle(), 250 + 800);
   a.report(control, 100);
-  a.period.writes = 3000;
+  a.period.writes = 3 * a.period.reads;
   EXPECT_EQ(a.settle(), 250 + 200) << "one request in four is a read that waits";
   a.report(control, 100);
   a.period.writes = 0;
@@ -242,9 +242,76 @@ TEST(Ledger, WhereHalfAsManyStayHotHeatHasLastedForLess) {
   a.settle();
   EXPECT_EQ(a.ledger.steady_ns, 11 * kEpoch) << "a quarter less is no end";
   a.settle();
-  a.settle();
   EXPECT_LT(a.ledger.steady_ns, 8 * kEpoch);
   EXPECT_GT(a.ledger.steady_ns, 4 * kEpoch);
+  a.settle();
+  EXPECT_LT(a.ledger.steady_ns, 3 * kEpoch) << "less than a quarter";
+}
+
+TEST(Ledger, HeatDoesNotLastWhereOtherPagesAreHotEachTime) {
+  for (const size_t hot : {8, 2}) {
+    Account a;
+    a.period.missed = 300;  // each page that is as hot as before is seen in one epoch of four
+    const std::vector<uint32_t> pages = controls(a, NEOTIER_LEDGER_CONTROLS);
+    for (size_t i = 0; i < 8; ++i) {
+      for (size_t j = 0; j < hot; ++j) a.report(pages[(i * hot + j) % pages.size()], 1000);
+      a.settle();
+    }
+    // 16 controls would have been seen each time if all had stayed hot.
+    EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast) > 0, hot == 8) << hot << ": " << a.ledger.steady_ns;
+  }
+}
+
+TEST(Ledger, WhatWentColdSaysNothingAboutWhatComesAfterIt) {
+  Account a;
+  a.period.missed = 300;
+  controls(a, NEOTIER_LEDGER_PILOTS);
+  for (int i = 0; i < 14; ++i) a.settle();
+  ASSERT_EQ(a.ledger.nr_controls, 0u) << "all went cold";
+  const std::vector<uint32_t> pages = controls(a, 4);  // so few that none may be seen by chance
+  for (int i = 0; i < 3; ++i) {
+    for (const uint32_t page : pages) a.report(page, 1000);
+    a.settle();
+  }
+  EXPECT_EQ(a.ledger.steady_ns, 3 * kEpoch);
+}
+
+// 1000 reads of 40 ns in 50 ms: .08 % of the time.
+TEST(Ledger, WhereNextToNothingCanBeWonAQuarterOfTheBaseIsRisked) {
+  for (const uint64_t reads : {1 << 24, 1000}) {
+    Account a;
+    const bool much = reads > 1000;
+    a.period.reads = reads;
+    a.settle();
+    a.proven();
+    EXPECT_EQ(neotier_ledger_pages(&a.ledger, 64), (much ? 10'250 : 2'502) / 20);
+    // A look without a result costs one in a hundred: twice what the share allows.
+    int looks = 0;
+    for (; looks < 100 && !neotier_ledger_stopped(&a.ledger); ++looks) {
+      a.period.looking_ns = 500 * kUs;
+      a.settle();
+    }
+    EXPECT_EQ(looks, much ? 10'250 / 250 + 1 : 2'502 / 497 + 1);
+  }
+}
+
+TEST(Ledger, WhatCouldBeWonIsSeenAtOnceAndForgottenSlowly) {
+  Account a;
+  const auto pages = [&a] {
+    a.proven();
+    return neotier_ledger_pages(&a.ledger, 64);
+  };
+  a.period.reads = 1000;
+  a.settle();
+  EXPECT_LT(pages(), 130u);
+  a.period.reads = 100'000;  // 8 % of the time: 125 ms of that are 10 ms
+  a.settle();
+  EXPECT_GE(pages(), 500u);
+  a.period.reads = 1000;
+  a.settle();
+  EXPECT_GT(pages(), 380u) << "a quarter less";
+  for (int i = 0; i < 10; ++i) a.settle();
+  EXPECT_LT(pages(), 200u);
 }
 
 TEST(Ledger, PilotsAreAsManyAsTellForHowLongHeatLasts) {
