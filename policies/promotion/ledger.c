@@ -411,6 +411,27 @@ static void neotier_ledger_gain(struct neotier_ledger *ledger, const struct neot
 				   (s64)neotier_ledger_min(regret * 1000 / (interval_ns / 1000), 1ULL << 32);
 }
 
+/* Return: whether it does not look until the next settlement, because it looked in vain. */
+static bool neotier_ledger_pause(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
+{
+	if (ledger->paused) {
+		ledger->paused = --ledger->vain > 0;
+		if (!ledger->paused)
+			ledger->vain = NEOTIER_LEDGER_PATIENCE - NEOTIER_LEDGER_LOOK;
+		return ledger->paused;
+	}
+	if (ledger->stopped)
+		return false;
+	if (!period->reports || ledger->hope_ppm < NEOTIER_LEDGER_MUCH_PPM || neotier_ledger_alive(ledger) ||
+	    neotier_ledger_pages(ledger, 1))
+		ledger->vain = 0;
+	else if (++ledger->vain == NEOTIER_LEDGER_PATIENCE) {
+		ledger->vain = NEOTIER_LEDGER_PAUSE;
+		ledger->paused = true;
+	}
+	return ledger->paused;
+}
+
 bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
 {
 	u64 interval_ns = neotier_ledger_min(period->interval_ns, NEOTIER_LEDGER_US_MAX * 1000), won, regret, spent, share;
@@ -451,7 +472,9 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->heat, ledger->steady_ns / 1000, period);
 	/* Once stopped, until a look of some length can be paid for. */
 	worth = neotier_ledger_purse(ledger);
-	if (worth < 0)
+	if (neotier_ledger_pause(ledger, period))
+		ledger->stopped = true;
+	else if (worth < 0)
 		ledger->stopped = neotier_ledger_bounds(ledger);
 	else if (worth >= (s64)(neotier_ledger_stake(ledger) / 4))
 		ledger->stopped = false;

@@ -17,7 +17,8 @@
  * how hot a hot one is: what the report says, or, from a device that reports at the threshold, the device's histogram.
  *
  * No more is risked than what could be won is worth: all reads of the device times what one saves. Where that is next to nothing
- * the ledger stops long before the bound, and only looks at the device's totals from then on.
+ * the ledger stops long before the bound, and only looks at the device's totals from then on. Where much could be won, and what
+ * is hot does not last, it looks for a third of the time.
  *
  * A page may move while the balance pays for it, and while heat has lasted for so long that as much again repays the move, at
  * the price of the moves of late. A balance below 0 stops all looking until the share has paid for it; not while what has just
@@ -71,6 +72,15 @@ extern "C" {
  */
 #define NEOTIER_LEDGER_HOPE_PART 16U
 #define NEOTIER_LEDGER_HOPE_NS 125000000ULL
+/*
+ * Settlements. Where nothing that lasts was found in so many of them, though much could be won, a look is for a few, and a pause
+ * follows. Fewer than these end before GUPS and a page rank, which fill their tables first, have shown what is hot.
+ */
+#define NEOTIER_LEDGER_PATIENCE 12U
+#define NEOTIER_LEDGER_LOOK 4U
+#define NEOTIER_LEDGER_PAUSE 8U
+/* Of the time, that could be won: who could win less looks for little anyway. */
+#define NEOTIER_LEDGER_MUCH_PPM 50000U
 /* loss_ppm that bounds nothing. */
 #define NEOTIER_LEDGER_NO_BOUND 1000000U
 /* What the module and the replay begin with. */
@@ -131,7 +141,8 @@ struct neotier_ledger {
 	u64 part_ns;			/* passed of this part */
 	u64 priced_ns, priced_pages;	/* that moves and their room took, and how many; the older the less */
 	u64 exchange_ns;		/* of one */
-	bool stopped;
+	u32 vain;			/* settlements in which a look found nothing; in a pause: that are left of it */
+	bool paused, stopped;
 };
 
 /* Begins anew, with nothing won or spent. Terms out of range are moved to the nearest value in range. */

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 namespace {
@@ -264,6 +266,7 @@ TEST(Ledger, HeatDoesNotLastWhereOtherPagesAreHotEachTime) {
 
 TEST(Ledger, WhatWentColdSaysNothingAboutWhatComesAfterIt) {
   Account a;
+  a.period.reads = 1000;  // so few that it does not pause
   a.period.missed = 300;
   controls(a, NEOTIER_LEDGER_PILOTS);
   for (int i = 0; i < 14; ++i) a.settle();
@@ -282,6 +285,7 @@ TEST(Ledger, WhereNextToNothingCanBeWonAQuarterOfTheBaseIsRisked) {
     Account a;
     const bool much = reads > 1000;
     a.period.reads = reads;
+    a.ledger.promoted[0] = 1;  // who has promoted does not pause
     a.settle();
     EXPECT_TRUE(neotier_ledger_wants_histogram(&a.ledger));
     a.proven();
@@ -295,6 +299,35 @@ TEST(Ledger, WhereNextToNothingCanBeWonAQuarterOfTheBaseIsRisked) {
     EXPECT_FALSE(neotier_ledger_wants_histogram(&a.ledger));
     EXPECT_EQ(looks, much ? 10'250 / 250 + 1 : 2'502 / 497 + 1);
   }
+}
+
+// Whether it looks in each of so many settlements.
+std::string looks(Account& a, int settlements, std::optional<uint32_t> hot = {}) {
+  std::string looked;
+  for (int i = 0; i < settlements; ++i) {
+    if (hot) a.report(*hot, 1000);
+    a.period.reports = neotier_ledger_stopped(&a.ledger) ? 0 : 100;
+    a.settle();
+    looked += neotier_ledger_stopped(&a.ledger) ? '.' : 'L';
+  }
+  return looked;
+}
+
+TEST(Ledger, WhoLooksInVainPauses) {
+  const std::string pause(NEOTIER_LEDGER_PAUSE, '.'), look(NEOTIER_LEDGER_LOOK, 'L');
+  Account a;
+  EXPECT_EQ(looks(a, 35), "LLLLLLLLLLL" + pause + look + pause + look) << "once nothing was found in 12";
+
+  Account found;
+  EXPECT_EQ(looks(found, 35, found.choose(0, 1000)), std::string(35, 'L')) << "pages may move";
+  Account little;
+  little.period.reads = 1000;
+  EXPECT_EQ(looks(little, 35), std::string(35, 'L')) << "little could be won";
+  Account moved;
+  moved.promote(100);
+  EXPECT_EQ(looks(moved, 35), std::string(35, 'L')) << "pages have moved";
+  Account unbound(10 * kMs, NEOTIER_LEDGER_NO_BOUND);
+  EXPECT_EQ(looks(unbound, 35), std::string(35, 'L'));
 }
 
 TEST(Ledger, WhatCouldBeWonIsSeenAtOnceAndForgottenSlowly) {
