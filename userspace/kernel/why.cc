@@ -203,7 +203,8 @@ Why why(const Snapshot& before, const Snapshot& now, double seconds) {
     answer.hint = "`lsmem` shows what is offline";
   } else if (state("resting")) {
     answer.summary =
-        "Looking rests: what may be lost is used up (loss_ppm, loss_base_ms), or nothing that lasts was found.";
+        "Looking rests: little could be won, nothing hot lasts, or what may be lost is used up (loss_ppm, "
+        "loss_base_ms).";
     answer.hint = "it goes on by itself as time passes; a larger loss_ppm allows more";
   } else if (knob_of(now, "dry_run") == "1") {
     answer.summary =
