@@ -211,8 +211,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	interval = min(interval, (u64)NEOTIER_INTERVAL_MAX_NS);
 
 	/* Half of the registers, and each read of one is slow. */
-	histogram = policy->histogram || neotier_ledger_wants_histogram(&dev->hotlist.ledger) ||
-		    now_ns - dev->histogram_ns >= NSEC_PER_SEC;
+	histogram = policy->histogram || neotier_ledger_bounds(&dev->hotlist.ledger) || now_ns - dev->histogram_ns >= NSEC_PER_SEC;
 	if (histogram)
 		dev->histogram_ns = now_ns;
 	if (dev->source->snapshot(dev, &state, histogram)) {

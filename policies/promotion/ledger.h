@@ -216,12 +216,6 @@ static inline bool neotier_ledger_stopped(const struct neotier_ledger *ledger)
 	return ledger->stopped;
 }
 
-/* Whether the next settlement has a use for the device's histogram, which is dear to read: who does not look needs none. */
-static inline bool neotier_ledger_wants_histogram(const struct neotier_ledger *ledger)
-{
-	return neotier_ledger_bounds(ledger) && !ledger->stopped;
-}
-
 #ifdef __cplusplus
 }
 #endif

@@ -287,7 +287,6 @@ TEST(Ledger, WhereNextToNothingCanBeWonAQuarterOfTheBaseIsRisked) {
     a.period.reads = reads;
     a.ledger.promoted[0] = 1;  // who has promoted does not pause
     a.settle();
-    EXPECT_TRUE(neotier_ledger_wants_histogram(&a.ledger));
     a.proven();
     EXPECT_EQ(neotier_ledger_pages(&a.ledger, 64), (much ? 10'250 : 2'502) / 20);
     // A look without a result costs one in a hundred: twice what the share allows.
@@ -296,7 +295,6 @@ TEST(Ledger, WhereNextToNothingCanBeWonAQuarterOfTheBaseIsRisked) {
       a.period.looking_ns = 500 * kUs;
       a.settle();
     }
-    EXPECT_FALSE(neotier_ledger_wants_histogram(&a.ledger));
     EXPECT_EQ(looks, much ? 10'250 / 250 + 1 : 2'502 / 497 + 1);
   }
 }

@@ -167,7 +167,6 @@ void Driver::decide(uint64_t now) {
   const uint64_t interval = now - decided_ns_;
   if (interval < params_.decide_interval_ms * kMs) return;
   pass_requests();
-  const bool histogram = law_->histogram || neotier_ledger_wants_histogram(&hotlist_.ledger);
   const TrackerState state = tracker_->state();
   neotier_snapshot s{};
   s.interval_ns = interval;
@@ -214,6 +213,7 @@ void Driver::decide(uint64_t now) {
   decided_counts_ = counts_;
   decided_ns_ = now;
   memory_.spend_instructions(params_.decide_instructions);
+  const bool histogram = law_->histogram || neotier_ledger_bounds(&hotlist_.ledger);
   memory_.spend_reads(params_.decide_reads + (histogram ? kHistogramReads : 0));
 }
 
