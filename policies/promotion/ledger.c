@@ -423,9 +423,9 @@ static bool neotier_ledger_pause(struct neotier_ledger *ledger, const struct neo
 	if (ledger->stopped)
 		return false;
 	if (!period->reports || ledger->hope_ppm < NEOTIER_LEDGER_MUCH_PPM || neotier_ledger_alive(ledger) ||
-	    neotier_ledger_pages(ledger, 1))
+	    neotier_ledger_pages(ledger, 1)) {
 		ledger->vain = 0;
-	else if (++ledger->vain == NEOTIER_LEDGER_PATIENCE) {
+	} else if (++ledger->vain == NEOTIER_LEDGER_PATIENCE) {
 		ledger->vain = NEOTIER_LEDGER_PAUSE;
 		ledger->paused = true;
 	}

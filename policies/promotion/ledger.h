@@ -73,8 +73,8 @@ extern "C" {
 #define NEOTIER_LEDGER_HOPE_PART 16U
 #define NEOTIER_LEDGER_HOPE_NS 125000000ULL
 /*
- * Settlements. Where nothing that lasts was found in so many of them, though much could be won, a look is for a few, and a pause
- * follows. Fewer than these end before GUPS and a page rank, which fill their tables first, have shown what is hot.
+ * Settlements. Where nothing that lasts was found in so many of them, though much could be won, a pause follows, and after it a
+ * look is for a few. A program that fills its memory first needs most of these (docs/decisions/0068-hope.md).
  */
 #define NEOTIER_LEDGER_PATIENCE 12U
 #define NEOTIER_LEDGER_LOOK 4U
