@@ -53,6 +53,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dram.h"
 #include "guest.h"
 #include "neotier/mailbox.h"
 #include "neotier/mark.h"
@@ -63,6 +64,8 @@
 #define MAX_LINES 512
 #define MIB (1024ull * 1024)
 #define WAKE_MS 100
+#define LOADED_MS 100
+#define ENABLED_MS 10
 #define REHEARSAL_WAKE_MS 10
 
 static struct {
@@ -209,48 +212,6 @@ static unsigned int conf_devices(void)
 	return (unsigned int)strtoul(conf_value("cxl_devices"), NULL, 10);
 }
 
-static uint64_t node_free_bytes(int node)
-{
-	char path[128], text[4096];
-
-	snprintf(path, sizeof path, "/sys/devices/system/node/node%d/meminfo", node);
-	const char *line = read_file(path, text, sizeof text) ? strstr(text, "MemFree:") : NULL;
-
-	return line ? strtoull(line + 8, NULL, 10) * 1024 : 0;
-}
-
-/*
- * Takes memory of node 0 away until `target` bytes are free: the bulk as huge pages of the pool, which cost neither page
- * tables nor the LRU lists anything, the rest as locked pages.
- */
-static void trim_dram(uint64_t target)
-{
-	uint64_t free_bytes = node_free_bytes(0);
-	char setting[160];
-	unsigned long node0 = 1;
-
-	if (free_bytes < target)
-		fail("node 0 has %llu MiB free after kernel and initramfs, %llu MiB were asked for",
-		     (unsigned long long)(free_bytes / MIB), (unsigned long long)(target / MIB));
-	if (free_bytes - target >= 4 * MIB) {
-		snprintf(setting, sizeof setting,
-			 "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages %llu",
-			 (unsigned long long)((free_bytes - target) / (2 * MIB)));
-		write_setting(setting);
-	}
-	free_bytes = node_free_bytes(0);
-	if (free_bytes > target + 4096) {
-		size_t rest = (size_t)(free_bytes - target);
-
-		if (syscall(SYS_set_mempolicy, MPOL_BIND, &node0, 8 * sizeof node0))
-			fail("set_mempolicy: %s", strerror(errno));
-		if (mmap(NULL, rest, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_LOCKED, -1, 0) ==
-		    MAP_FAILED)
-			fail("cannot lock %zu bytes of node 0: %s", rest, strerror(errno));
-		syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
-	}
-}
-
 void load_kernel_module(const char *path, const char *arguments)
 {
 	size_t length = strlen(path);
@@ -297,15 +258,22 @@ static void add_demoted(const char *key)
  */
 static void instrument(void)
 {
+	uint64_t free_bytes;
+
 	if (rehearsal_root)
 		return;
+	free_bytes = dram_lend();
 	NEOTIER_MARK_OP(NEOTIER_OP_INSTRUMENT);
 	conf_each("module", load_module);
+	/* The kernel frees a module's first part, and the module takes its tables, a while later. */
+	usleep(LOADED_MS * 1000);
 	conf_each("late", write_setting);
+	usleep(ENABLED_MS * 1000);
 	conf_each("ask", stats_ask);
 	conf_each("stats", stats_add);
 	conf_each("promoted", add_promoted);
 	conf_each("demoted", add_demoted);
+	dram_settle(free_bytes);
 }
 
 static void roi_begin(void)
@@ -599,10 +567,12 @@ static void run_program(void)
 		*used_peak = used = rehearse_used_bytes();
 	}
 
-	mailbox->free_bytes[0] = node_free_bytes(0);
-	mailbox->free_bytes[1] = node_free_bytes(1);
+	if (conf_value("dram_bytes"))
+		dram_settle(strtoull(conf_value("dram_bytes"), NULL, 10));
 	if (!after)
 		instrument();
+	mailbox->free_bytes[0] = dram_free_bytes(0);
+	mailbox->free_bytes[1] = dram_free_bytes(1);
 	stats_read(mailbox, true);
 	mailbox->state = NEOTIER_STATE_RUNNING;
 	pid_t child = fork();
@@ -664,7 +634,7 @@ int main(int argc, char **argv)
 	}
 	conf_each("set", write_setting);
 	if (conf_value("dram_bytes"))
-		trim_dram(strtoull(conf_value("dram_bytes"), NULL, 10));
+		dram_trim(strtoull(conf_value("dram_bytes"), NULL, 10));
 	if (conf_value("rehearse"))
 		begin_rehearsal();
 	run_program();

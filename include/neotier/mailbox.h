@@ -107,7 +107,7 @@ struct neotier_mailbox {
 	uint32_t oom_kills;           /* during the region of interest */
 	uint32_t pad;
 	uint64_t guest_ns[2];         /* CLOCK_MONOTONIC_RAW at ROI begin and end */
-	uint64_t free_bytes[2];       /* of nodes 0 and 1 at ROI begin */
+	uint64_t free_bytes[2];       /* of nodes 0 and 1 when PROGRAM starts */
 	uint64_t peak_bytes;          /* a rehearsal's: most memory that was in use beyond that at the program's start */
 	char message[512];
 	struct neotier_region region; /* machine `cxl` only */

@@ -55,6 +55,10 @@ uint64_t node0_bytes(uint64_t dram_bytes, uint64_t initramfs_bytes) {
   return (bytes + 64 * kMiB - 1) / (64 * kMiB) * (64 * kMiB);
 }
 
+constexpr size_t kConfigBytes = 16384;
+// A seed's own file takes so many pages that others are free when the program starts.
+constexpr uint64_t kSeedPages = 256, kSeedStep = 83, kPageBytes = 4096;
+
 // In the order in which they are loaded. cxl_core and cxl_port are built into Debian's kernel.
 constexpr std::array kShareModules = {"fs/netfs/netfs.ko.xz", "net/9p/9pnet.ko.xz", "net/9p/9pnet_virtio.ko.xz",
                                       "fs/9p/9p.ko.xz", "fs/overlayfs/overlay.ko.xz"};
@@ -371,7 +375,11 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   const uint64_t cxl =
       policy.all_cxl ? next_capacity(options_.machine, options_.cxl_bytes + options_.dram_bytes) : options_.cxl_bytes;
   const Layout map = layout(options_.machine, node0_bytes(dram + page_array, archive.bytes()), cxl);
-  archive.add_text("/neotier.conf", guest_config(options_, policy, map, arguments, rehearsal), 0644);
+  std::string config = guest_config(options_, policy, map, arguments, rehearsal);
+  // As long under every policy, or the kernel unpacks it in another time, and other pages of each node are in use.
+  config.resize((config.size() + kConfigBytes - 1) / kConfigBytes * kConfigBytes, '\n');
+  archive.add_text("/neotier.conf", config, 0644);
+  archive.add_text("/neotier.seed", std::string(options_.seed * kSeedStep % kSeedPages * kPageBytes, 's'), 0644);
   archive.write(directory_ / "initramfs.cpio");
 
   bars_.emplace(options_.machine.devices, options_.machine.interrupts);
