@@ -62,7 +62,6 @@
 #include "stats.h"
 
 #define MAX_LINES 512
-#define MIB (1024ull * 1024)
 #define WAKE_MS 100
 #define LOADED_MS 100
 #define ENABLED_MS 10
