@@ -15,7 +15,7 @@ uint64_t dram_free_bytes(int node);
 /* Leaves `target` bytes of node 0 free. Called once, while the machine is set up; fails where there are fewer. */
 void dram_trim(uint64_t target);
 
-/* Gives back some of what is kept away, for a kernel module to lie in. Returns what was free before. */
+/* Gives back all single pages that are kept away, for a kernel module to lie in. Returns what was free before. */
 uint64_t dram_lend(void);
 
 /* Takes or gives back single pages until `target` bytes are free again, as dram_lend() returned them. */
