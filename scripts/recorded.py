@@ -14,7 +14,6 @@ NEOTIER = "build/bin/neotier"
 # The guest's memory holds the name of the program: another one moves a line to another set of a cache, and in the end one move in
 # twenty is another.
 FOLDER = "/tmp/neotier-replay"
-SHIFT = "1"
 BUILD = (NEOTIER, "build/bin/neotier-plugin.so", "build/kmod/neotier.ko")
 KNOWN = ["gups-small", *workloads.PROGRAMS]
 
@@ -22,12 +21,11 @@ KNOWN = ["gups-small", *workloads.PROGRAMS]
 def options_and_command(name, length, seed):
     """Options of the machine, and the command, of a program. The replay's time is that of version 1 of the model."""
     if name == "gups-small":
-        return (["--model-version", "1", "--shift", SHIFT, "--seed", str(seed), "--dram", "96M", "--cxl", "192M"],
+        return (["--model-version", "1", "--rehearsal", "no", "--seed", str(seed), "--dram", "96M", "--cxl", "192M"],
                 ["build/bin/gups", "--table", "240", "--hot", "32", "--updates", "20000000"])
     own = workloads.own_machine(name)
     machine = own._replace(length=None if workloads.PROGRAMS[name].get("fixed") else length)
-    options, words = workloads.hil_command(name, machine, seed)
-    return ["--shift", SHIFT, *options], words
+    return workloads.hil_command(name, machine, seed)
 
 
 def call(script, command):

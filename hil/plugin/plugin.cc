@@ -29,6 +29,7 @@
 #include "hil/model/hierarchy.h"
 #include "hil/model/params.h"
 #include "hil/plugin/bar_device.h"
+#include "hil/plugin/guest_clock.h"
 #include "hil/plugin/guest_memory.h"
 #include "hil/plugin/hot_page_source.h"
 #include "hil/plugin/page_counts.h"
@@ -53,8 +54,8 @@ struct Options {
   std::vector<uint64_t> serials;        // as many as BARs: machine `cxl`, whose region the guest reports
   std::vector<int> irq_fds;             // as many as BARs, or none
   uint64_t cxl_base = 0, cxl_size = 0;  // machine `cxl`: size of all devices together
-  uint32_t shift = 0;
-  uint64_t calibrate = 0;  // instructions of the region of interest; 0: no calibration
+  uint32_t shift = 0;                   // an instruction takes 2^shift ns of the guest's time
+  bool modelled_clock = false;          // or what it takes in the model; `shift` is then what QEMU believes
   bool ideal = false;
   bool model = false;                      // the golden model instead of the RTL
   uint32_t log2_width = 0, hash_seed = 0;  // straps of the profiler
@@ -122,6 +123,19 @@ class Machine final : public DeviceSink, public LineObserver {
 
   uint64_t instructions() const { return counts_->all(); }
 
+  // The guest's time but for what it was idle, where it is not QEMU that counts it. An instruction of the boot, of
+  // which nothing is modelled, takes 1 ns.
+  uint64_t guest_ns() const {
+    if (!counts_) return 0;
+    return instrumented_ ? booted_ns_ + modelled_ns() - instrumented_at_ns_ : instructions();
+  }
+
+  void instrumented() {
+    booted_ns_ = guest_ns();
+    instrumented_at_ns_ = modelled_ns();
+    instrumented_ = true;
+  }
+
   // `is_io`: QEMU emulates the access, as it does for CXL memory behind decoders, and for devices.
   // `is_streaming`: by an instruction that streams from write-combining memory. `pc`: the instruction's address.
   // True: loaded() wants the value, if it was a load.
@@ -135,7 +149,7 @@ class Machine final : public DeviceSink, public LineObserver {
       }
     }
     const uint64_t n = instructions();
-    if (n >= next_tick_) tick(n);
+    if (n >= look_at_) look(n);
     if (source_) source_->on_access(pa);
     accessed_va_ = va;
     if (watch_ && watch_->wants_accesses()) watch_->accessed(pa);
@@ -179,10 +193,6 @@ class Machine final : public DeviceSink, public LineObserver {
         mailbox_->guest_ns[0] = mailbox_->arg[0];
         mailbox_->host_ns[0] = host_ns();
         mailbox_->roi_state = 1;
-        if (options_.calibrate != 0) {
-          calibrate_at_[0] = instructions() + options_.calibrate / 2;
-          calibrate_at_[1] = instructions() + options_.calibrate;
-        }
         if (watch_) {
           const FrameCensus census = watch_->wants_pages() ? this->census() : FrameCensus{};
           watch_->begin(mailbox_->begin, observe_devices(), recording_header(census), census);
@@ -269,6 +279,7 @@ class Machine final : public DeviceSink, public LineObserver {
                                {Field::kBasePs, p.base_ps},
                                {Field::kLog2Width, options_.log2_width},
                                {Field::kLlcKib, p.llc_kib},
+                               {Field::kModelledClock, options_.modelled_clock ? 1 : 0},
                                {Field::kManagedDma, census.managed_pages[0]},
                                {Field::kManagedDma32, census.managed_pages[1]},
                                {Field::kManagedNormal, census.managed_pages[2]},
@@ -348,16 +359,29 @@ class Machine final : public DeviceSink, public LineObserver {
     hierarchy_.set_slow_tier(region.base, region.size);
   }
 
-  // Device time follows guest time: instructions x 2^shift ns.
-  void tick(uint64_t n) {
+  uint64_t modelled_ns() const { return hierarchy_.now_ps(*counts_) / 1000; }
+
+  // The device's time follows the guest's, and stands still while that is idle.
+  void look(uint64_t n) {
+    // Instructions in which less than a tick passes, unless many of them wait.
+    constexpr uint64_t kBetween = 256;
+    const uint64_t now_ns = options_.modelled_clock ? guest_ns() : n << options_.shift;
+    if (now_ns >= next_tick_ns_) {
+      tick(now_ns);
+      if (options_.modelled_clock) reconsider_timers();
+    }
+    look_at_ = options_.modelled_clock ? n + kBetween : (next_tick_ns_ + (1u << options_.shift) - 1) >> options_.shift;
+  }
+
+  void tick(uint64_t now_ns) {
     for (const auto& device : devices_) device->settle();
-    while (n >= next_tick_) {
+    while (now_ns >= next_tick_ns_) {
       for (const auto& device : devices_) device->tick();
       if (source_) {
         hierarchy_.spend(source_->tick(hierarchy_.now_ps(*counts_)));
         devices_.front()->settle();
       }
-      next_tick_ += kTickNs >> options_.shift;
+      next_tick_ns_ += kTickNs;
       ++ticks_;
     }
     for (const auto& device : devices_) device->mirror_live();
@@ -366,12 +390,6 @@ class Machine final : public DeviceSink, public LineObserver {
     }
     if (pages_ && pages_->active()) pages_->tick(hierarchy_.now_ps(*counts_));
     if (ticks_ % 64 == 0) publish(mailbox_->now);
-    for (int half = 0; half < 2; ++half) {
-      if (n >= calibrate_at_[half]) {
-        publish(mailbox_->calibration[half]);
-        calibrate_at_[half] = UINT64_MAX;
-      }
-    }
   }
 
   // What the profilers say of themselves, all together, and what they have reported since the last call. The snapshot
@@ -410,7 +428,7 @@ class Machine final : public DeviceSink, public LineObserver {
     // Where a source stands in for the device, what it says lies in ordinary memory.
     if (!source_) hierarchy_.mmio(pa, is_store, is_streaming);
     const uint64_t n = instructions();
-    if (n >= next_tick_) tick(n);
+    if (n >= look_at_) look(n);
     if (is_store) device.store(device.offset(pa), bytes, hierarchy_.now_ps(*counts_) / 1000);
   }
 
@@ -473,12 +491,14 @@ class Machine final : public DeviceSink, public LineObserver {
   InstructionCounts* counts_ = nullptr;
   uint64_t root_ = 0;        // of the guest's page tables
   uint64_t flushed_at_ = 0;  // instructions at the last flush of the TLB
-  uint64_t next_tick_ = 0;
+  uint64_t look_at_ = 0;     // instructions
+  uint64_t next_tick_ns_ = 0;
   uint64_t ticks_ = 0;
-  uint64_t calibrate_at_[2] = {UINT64_MAX, UINT64_MAX};
-  std::unique_ptr<Watch> watch_;       // null unless asked for
-  std::unique_ptr<PageCounts> pages_;  // likewise
-  uint64_t accessed_va_ = 0;           // by the guest, now
+  bool instrumented_ = false;
+  uint64_t booted_ns_ = 0, instrumented_at_ns_ = 0;  // of the guest's time and of the model's, when that began
+  std::unique_ptr<Watch> watch_;                     // null unless asked for
+  std::unique_ptr<PageCounts> pages_;                // likewise
+  uint64_t accessed_va_ = 0;                         // by the guest, now
   std::array<int, NR_NEOTIER_STREAM> outputs_{-1, -1, -1};
   std::array<uint64_t, NR_NEOTIER_STREAM> written_{};
   std::array<DeviceCounters, NEOTIER_DEVICES> observed_of_;
@@ -579,6 +599,8 @@ void on_translate(qemu_plugin_id_t, qemu_plugin_tb* tb);
 void on_exit(qemu_plugin_id_t, void*) { machine->finish(); }
 
 bool watches_paging;
+bool modelled_clock;
+uint32_t icount_shift;
 
 void on_vcpu(qemu_plugin_id_t, unsigned vcpu) {
   if (watches_paging) {
@@ -590,6 +612,11 @@ void on_vcpu(qemu_plugin_id_t, unsigned vcpu) {
     }
   }
   machine->attach(static_cast<InstructionCounts*>(qemu_plugin_scoreboard_find(scoreboard, vcpu)));
+  if (!modelled_clock) return;
+  if (const char* why = set_guest_clock([] { return machine->guest_ns(); }, icount_shift)) {
+    std::fprintf(stderr, "neotier plugin: %s; with --shift N an instruction takes 2^N ns\n", why);
+    std::_Exit(1);
+  }
 }
 
 void register_callbacks(qemu_plugin_id_t id) {
@@ -608,7 +635,10 @@ void on_mark(unsigned, void* userdata) {
   if (op == NEOTIER_OP_INSTRUMENT) {
     // Translated code carries no memory callbacks yet: drop it all and translate again with them.
     if (registers) machine->set_root(registers->root());
-    if (!instrument) qemu_plugin_reset(plugin_id, on_reset);
+    if (!instrument) {
+      machine->instrumented();
+      qemu_plugin_reset(plugin_id, on_reset);
+    }
     return;
   }
   machine->mark(op);
@@ -682,8 +712,8 @@ std::optional<std::string> parse_option(Options& options, std::string_view argum
     options.cxl_size = number;
   } else if (key == "shift" && is_number && number <= 10) {
     options.shift = static_cast<uint32_t>(number);
-  } else if (key == "calibrate" && is_number) {
-    options.calibrate = number;
+  } else if (key == "clock" && (text == "modelled" || text == "instructions")) {
+    options.modelled_clock = text == "modelled";
   } else if (key == "ideal" && is_number) {
     options.ideal = number != 0;
   } else if (key == "timeline") {
@@ -787,6 +817,8 @@ int install(qemu_plugin_id_t id, const qemu_info_t* info, int argc, char** argv)
   } catch (const std::exception& error) {
     return fail(error.what());
   }
+  modelled_clock = options.modelled_clock;
+  icount_shift = options.shift;
   watches_paging = options.params.tlb != 0 || options.params.shootdown_cpus > 1;
   scoreboard = qemu_plugin_scoreboard_new(sizeof(InstructionCounts));
   plugin_id = id;

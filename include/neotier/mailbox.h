@@ -21,7 +21,7 @@ extern "C" {
 #define NEOTIER_HOTSET_BYTES 0x80000u         /* 4 Mi pages: a table of 16 GiB */
 #define NEOTIER_OUTPUT_OFFSET 0x70000u        /* in the BAR: a piece of the program's output for NEOTIER_OP_OUTPUT */
 #define NEOTIER_OUTPUT_BYTES 0x10000u
-#define NEOTIER_MAILBOX_VERSION 5u
+#define NEOTIER_MAILBOX_VERSION 6u
 #define NEOTIER_DEVICES 4u               /* memory devices with a profiler, at most */
 #define NEOTIER_MARKS 2048u
 #define NEOTIER_REPORT_BYTES 32768u
@@ -114,7 +114,6 @@ struct neotier_mailbox {
 
 	/* plugin */
 	struct neotier_counters begin, end, now;
-	struct neotier_counters calibration[2]; /* at half of and at calibrate= instructions into the ROI */
 	uint32_t roi_state;           /* 0 before, 1 inside, 2 after */
 	uint32_t nr_marks;
 	uint64_t lost_marks;

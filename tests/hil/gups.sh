@@ -9,7 +9,7 @@ here=$(mktemp -d /tmp/neotier-run.XXXXXX)
 trap 'rm -rf "$work" "$here"' EXIT
 cp build/bin/gups "$here" || exit 1
 
-small=(--shift 1 --dram 64M --cxl 128M)
+small=(--rehearsal no --dram 64M --cxl 128M)
 gups=("$here/gups" --table 120 --hot 16 --updates 4000000 --jump-at 1 --windows 20)
 longer=("$here/gups" --table 120 --hot 16 --updates 5000000 --jump-at 1 --windows 20)
 
@@ -36,8 +36,8 @@ PYTHON
 }
 
 # A fixed threshold and no bound: what is promoted then does not depend on what moves cost. kswapd, with its settings, makes room within a tenth
-# of a second; exchange has to learn first which pages are not in use.
-law=(--knob policy=fixed --knob room=kswapd --knob loss_ppm=1000000)
+# of a second; exchange has to learn first which pages are not in use. The program runs for a third of a second: a dozen epochs.
+law=(--knob policy=fixed --knob room=kswapd --knob loss_ppm=1000000 --knob device0/epoch_us=25000 --knob decide_interval_ms=50)
 run_gups() { # NAME --policy POLICY OPTIONS...
   local name=$1 knobs=()
   shift

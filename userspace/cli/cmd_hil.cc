@@ -56,7 +56,6 @@ using hil::RunResult;
 
 using hil::Rehearsal;
 
-constexpr uint32_t kCalibrationShift = 1;
 constexpr uint64_t kMiB = 1ull << 20;
 
 struct Arguments {
@@ -108,7 +107,6 @@ class WorkDirectory {
 
 struct Job {
   RunOptions options;
-  uint32_t shift;
   Run::Kind kind = Run::Kind::kFigures;
 };
 
@@ -116,8 +114,6 @@ std::string_view activity(const Job& job) {
   switch (job.kind) {
     case Run::Kind::kRehearsal:
       return "rehearsing";
-    case Run::Kind::kCalibration:
-      return "calibrating";
     case Run::Kind::kFigures:
       break;
   }
@@ -166,7 +162,7 @@ std::vector<std::unique_ptr<Run>> run_all(const Installation& installation, cons
       const Job& job = jobs[next];
       const std::string name =
           job.kind == Run::Kind::kFigures ? fmt::format("{}-{}", next, job.options.policy) : std::string(activity(job));
-      runs[next] = std::make_unique<Run>(installation, job.options, job.shift, directory / name, job.kind);
+      runs[next] = std::make_unique<Run>(installation, job.options, directory / name, job.kind);
       active.push_back(next++);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -264,18 +260,6 @@ RunOptions finish_options(Arguments& arguments, const std::vector<std::string>& 
       (arguments.oracle || policies.size() > 1) && !arguments.no_oracle && has_none && hil::tells_pages(options);
   if (arguments.shift >= 0) options.shift = static_cast<uint32_t>(arguments.shift);
   return options;
-}
-
-uint32_t choose_shift(const Installation& installation, const RunOptions& options, WorkDirectory& work) {
-  if (options.shift) return *options.shift;
-  Job job{options, kCalibrationShift, Run::Kind::kCalibration};
-  job.options.policy = "none";
-  job.options.fault = "none";
-  auto runs = run_all(installation, {job}, 1, work.path());
-  // A calibrating run is cut short, so only one that ended by itself can have failed.
-  if (const auto shift = runs[0]->calibrated_shift()) return *shift;
-  work.keep(runs[0]->result().console_log.parent_path());
-  throw std::runtime_error(fmt::format("calibration on policy none failed: {}", runs[0]->result().verdict));
 }
 
 // Most that a program may use in a rehearsal, where its sizes were not given.
@@ -383,22 +367,19 @@ void print_end(std::string_view where, int status) {
 // What a run of the program needs, and what is known of it before figures are made.
 struct Preparation {
   RunOptions options;
-  uint32_t shift = 0;
   uint64_t instructions = 0;  // 0: not known
   int status = 0;             // the program's in its rehearsal
 };
 
-// Rehearses and calibrates as asked for. A program that fails in its rehearsal is calibrated only where it is measured
-// all the same. Throws std::runtime_error in one line.
-Preparation prepare_run(const Arguments& arguments, const Installation& installation, RunOptions options,
-                        WorkDirectory& work, bool measure_failing) {
+// Rehearses as asked for. Throws std::runtime_error in one line.
+Preparation prepare_run(const Arguments& arguments, RunOptions options, WorkDirectory& work, bool measure_failing) {
   Preparation prepared;
   take_standard_input(options, work.path());
   const bool rehearse = arguments.rehearsal == "yes" || (arguments.rehearsal == "auto" && !options.shift);
   if (rehearse) {
     options.env = inherited_environment(options.env);
     if (options.cwd.empty()) options.cwd = fs::current_path();
-    Job job{options, kCalibrationShift, Run::Kind::kRehearsal};
+    Job job{options, Run::Kind::kRehearsal};
     job.options.policy = "none";
     job.options.fault = "none";
     job.options.machine = {};
@@ -410,8 +391,7 @@ Preparation prepare_run(const Arguments& arguments, const Installation& installa
     else
       job.options.dram_bytes += job.options.cxl_bytes;
     job.options.cxl_bytes = 64 * kMiB;
-    const Installation rehearsal_installation = Installation::find();
-    auto runs = run_all(rehearsal_installation, {job}, 1, work.path());
+    auto runs = run_all(Installation::find(), {job}, 1, work.path());
     Rehearsal rehearsal = runs[0]->rehearsal();
     if (!rehearsal.verdict.empty()) {
       work.keep(work.path() / activity(job));
@@ -428,7 +408,6 @@ Preparation prepare_run(const Arguments& arguments, const Installation& installa
     if (prepared.status == 0 || measure_failing) choose_sizes(arguments, options, rehearsal.peak_bytes);
   }
   prepared.options = options;
-  if (prepared.status == 0 || measure_failing) prepared.shift = choose_shift(installation, options, work);
   return prepared;
 }
 
@@ -497,9 +476,9 @@ int run_command(Arguments& arguments) {
   const RunOptions options = finish_options(arguments, {arguments.run.policy}, 1);
   const Installation installation = Installation::find(options.kernel);
   WorkDirectory work(arguments.directory);
-  const Preparation prepared = prepare_run(arguments, installation, options, work, true);
+  const Preparation prepared = prepare_run(arguments, options, work, true);
   hil::check_memory(prepared.options, 1);
-  auto runs = run_all(installation, {{prepared.options, prepared.shift}}, 1, work.path(), prepared.instructions);
+  auto runs = run_all(installation, {{prepared.options}}, 1, work.path(), prepared.instructions);
   RunResult result = runs[0]->result();
   if (succeeded(result)) result.remark = hil::why_nothing(result, nullptr);
   print_whole(result.output, stdout);
@@ -529,7 +508,7 @@ int compare_command(Arguments& arguments) {
                      std::min<uint64_t>(std::max<uint64_t>(arguments.jobs, 1), arguments.policies.size()));
   const Installation installation = Installation::find(options.kernel);
   WorkDirectory work(arguments.directory);
-  const Preparation prepared = prepare_run(arguments, installation, options, work, false);
+  const Preparation prepared = prepare_run(arguments, options, work, false);
   if (prepared.status != 0) {
     fmt::print(stderr, "neotier: nothing was compared: figures are of a program that ends with status 0\n");
     return 1;
@@ -542,7 +521,7 @@ int compare_command(Arguments& arguments) {
   hil::check_memory(prepared.options, std::min<uint64_t>(arguments.jobs, arguments.policies.size()));
   std::vector<Job> jobs;
   for (const std::string& policy : arguments.policies) {
-    jobs.push_back({prepared.options, prepared.shift});
+    jobs.push_back({prepared.options});
     jobs.back().options.policy = policy;
     jobs.back().options.oracle &= policy == "none";
   }
@@ -687,7 +666,7 @@ void add_machine_options(CLI::App& command, Arguments& a) {
       ->check(CLI::Range(0u, 0xffffffffu));
   command
       .add_option("--shift", a.shift,
-                  "An instruction takes 2^N ns of the guest's time. Without it: calibrated on policy none")
+                  "An instruction takes 2^N ns of the guest's time. Without it: as long as in the model")
       ->check(CLI::Range(0, 10));
   command.add_option("--name", a.run.name, "The program's name in figures and reports. Runs of one name are compared");
   command.add_option("--roi-after", a.run.roi_after,

@@ -242,7 +242,8 @@ void settings_table(Page& page, const Group& group) {
        {"DRAM free at the start", bytes("/dram_bytes")},
        {"CXL memory", bytes("/cxl_bytes")},
        {"transparent huge pages", text_at(run, "/thp")},
-       {"guest ns an instruction", "2^" + text_at(run, "/shift")},
+       {"guest ns an instruction",
+        run.contains("shift") && run["shift"].is_number() ? "2^" + text_at(run, "/shift") : "as modelled"},
        {"seeds", seed_list.empty() ? "-" : seed_list},
        {"timing model", params.empty() ? "-" : fmt::format("version {}: {}", text_at(run, "/model_version"), params)},
        {"sysctls for all", sysctls.empty() ? "none" : sysctls}});

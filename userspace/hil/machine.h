@@ -89,7 +89,7 @@ struct QemuPlan {
   MachineOptions machine;
   Layout layout;
   Params params;
-  uint32_t shift;
+  std::optional<uint32_t> shift;  // unset: the guest's time is the modelled one
   uint64_t seed;
   std::filesystem::path kernel_image, initramfs, console_log;
   std::string kernel_arguments;

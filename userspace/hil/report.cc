@@ -192,7 +192,7 @@ Json to_json(const RunResult& run) {
   json["kernel"] = run.kernel_release;
   json["seed"] = run.options.seed;
   json["thp"] = to_string(run.options.thp);
-  json["shift"] = run.shift;
+  json["shift"] = run.options.shift ? Json(*run.options.shift) : Json(nullptr);
   json["dram_bytes"] = run.options.dram_bytes;
   json["cxl_bytes"] = run.options.cxl_bytes;
   if (!run.verdict.empty()) {
@@ -350,17 +350,22 @@ std::string table(const std::vector<RunResult>& runs) {
     text += "\n";
   }
   // In a table of its own, so that neither is wider than a terminal.
-  text += fmt::format("{:<11} {:>12} {:>12} {:>9} {:>9} {:>9} {:>12}\n", "", "DRAM misses", "CXL misses", "promoted",
-                      "demoted", "kernel %", "model/guest");
+  const bool counted =
+      std::any_of(runs.begin(), runs.end(), [](const RunResult& run) { return run.options.shift.has_value(); });
+  text += fmt::format("{:<11} {:>12} {:>12} {:>9} {:>9} {:>9}{}\n", "", "DRAM misses", "CXL misses", "promoted",
+                      "demoted", "kernel %", counted ? "  model/guest" : "");
   for (const RunResult& run : runs) {
     if (!run.verdict.empty()) continue;
     const neotier_counters &b = run.begin, &e = run.end;
-    text +=
-        fmt::format("{:<11} {:>12} {:>12} {:>9} {:>9} {:>9.2f} {:>12.2f}\n", run.options.policy,
-                    e.fills[0] - b.fills[0], e.fills[1] - b.fills[1], run.promoted_pages, run.demoted_pages,
-                    100 * static_cast<double>(e.kernel_instructions - b.kernel_instructions) /
-                        static_cast<double>(std::max<uint64_t>(1, e.instructions - b.instructions)),
-                    static_cast<double>(run.modelled_ns) / static_cast<double>(std::max<uint64_t>(1, run.guest_ns)));
+    text += fmt::format("{:<11} {:>12} {:>12} {:>9} {:>9} {:>9.2f}", run.options.policy, e.fills[0] - b.fills[0],
+                        e.fills[1] - b.fills[1], run.promoted_pages, run.demoted_pages,
+                        100 * static_cast<double>(e.kernel_instructions - b.kernel_instructions) /
+                            static_cast<double>(std::max<uint64_t>(1, e.instructions - b.instructions)));
+    if (counted) {
+      text += fmt::format(" {:>12.2f}", static_cast<double>(run.modelled_ns) /
+                                            static_cast<double>(std::max<uint64_t>(1, run.guest_ns)));
+    }
+    text += "\n";
   }
   for (const RunResult& run : runs) {
     if (run.verdict.empty() && run.oracle) text += oracle_text(*run.oracle);

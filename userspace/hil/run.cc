@@ -33,7 +33,6 @@ constexpr uint64_t kMiB = 1ull << 20;
 constexpr const char* kGuestStdin = "/neotier/stdin";
 // What lies over the host's files in a rehearsal (hil/guest/rehearse.c).
 constexpr const char* kOver = "/neotier/over";
-constexpr uint64_t kCalibrationInstructions = 1'600'000'000;
 
 uint64_t steady_ns() {
   return static_cast<uint64_t>(
@@ -351,8 +350,8 @@ void check_sizes(const RunOptions& options) {
   }
 }
 
-Run::Run(const Installation& installation, RunOptions options, uint32_t shift, const fs::path& directory, Kind kind)
-    : installation_(installation), options_(std::move(options)), shift_(shift), kind_(kind), directory_(directory) {
+Run::Run(const Installation& installation, RunOptions options, const fs::path& directory, Kind kind)
+    : installation_(installation), options_(std::move(options)), kind_(kind), directory_(directory) {
   const Policy& policy = find_policy(options_.policy);
   if (policy.module && !fs::exists(installation_.module)) {
     throw std::runtime_error(
@@ -390,7 +389,6 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   if (!policy.source.empty()) {
     plugin += fmt::format(",source={},dram_bytes={}", policy.source, options_.dram_bytes);
   }
-  if (kind_ == Kind::kCalibration) plugin += fmt::format(",calibrate={}", kCalibrationInstructions);
   for (const auto& [stream, file] : {std::pair{"output", kOutput}, {"error", kError}, {"files", kFiles}}) {
     plugin += fmt::format(",{}={}", stream, escape_commas(fs::absolute(directory_ / file)));
   }
@@ -406,7 +404,7 @@ Run::Run(const Installation& installation, RunOptions options, uint32_t shift, c
   const QemuPlan plan{.machine = options_.machine,
                       .layout = map,
                       .params = options_.params,
-                      .shift = shift_,
+                      .shift = options_.shift,
                       .seed = options_.seed,
                       .kernel_image = installation_.kernel_image,
                       .initramfs = directory_ / "initramfs.cpio",
@@ -434,9 +432,6 @@ Run::~Run() {
 bool Run::poll() {
   if (ended_) return true;
   if (qemu_->ended()) {
-    ended_ = true;
-  } else if (kind_ == Kind::kCalibration && mailbox().calibration[1].instructions != 0) {
-    qemu_->kill();
     ended_ = true;
   } else if (steady_ns() - started_ns_ > options_.timeout_s * 1'000'000'000) {
     timed_out_ = true;
@@ -508,17 +503,6 @@ Rehearsal Run::rehearsal() {
   return r;
 }
 
-std::optional<uint32_t> Run::calibrated_shift() const {
-  const neotier_mailbox& box = mailbox();
-  const bool whole = box.calibration[1].instructions == 0;
-  const neotier_counters& from = whole ? box.begin : box.calibration[0];
-  const neotier_counters& to = whole ? box.end : box.calibration[1];
-  if (to.instructions <= from.instructions) return std::nullopt;
-  const double ns = static_cast<double>(to.modelled_ps - from.modelled_ps) * 1e-3 /
-                    static_cast<double>(to.instructions - from.instructions);
-  return static_cast<uint32_t>(std::clamp(std::lround(std::log2(ns)), 0l, 10l));
-}
-
 std::string Run::verdict() {
   const neotier_mailbox& box = mailbox();
   const std::string log = fmt::format("; console log: {}", (directory_ / "console.log").string());
@@ -583,7 +567,6 @@ RunResult Run::result() {
   const auto box = std::make_unique<neotier_mailbox>(mailbox());
   RunResult r;
   r.options = options_;
-  r.shift = shift_;
   r.kernel_release = installation_.kernel_release;
   r.console_log = directory_ / "console.log";
   r.output = read_text(directory_ / kOutput);
@@ -598,9 +581,11 @@ RunResult Run::result() {
   r.begin = box->begin;
   r.end = box->end;
   r.guest_ns = box->guest_ns[1] - box->guest_ns[0];
-  const uint64_t busy_ns = (r.end.instructions - r.begin.instructions) << shift_;
+  const uint64_t modelled_ns = (r.end.modelled_ps - r.begin.modelled_ps) / 1000;
+  const uint64_t busy_ns =
+      options_.shift ? (r.end.instructions - r.begin.instructions) << *options_.shift : modelled_ns;
   r.idle_ns = r.guest_ns > busy_ns ? r.guest_ns - busy_ns : 0;
-  r.modelled_ns = (r.end.modelled_ps - r.begin.modelled_ps) / 1000 + r.idle_ns;
+  r.modelled_ns = modelled_ns + r.idle_ns;
   for (int node = 0; node < 2; ++node) r.free_bytes[node] = box->free_bytes[node];
   r.host_seconds = static_cast<double>(box->host_ns[1] - box->host_ns[0]) * 1e-9;
   for (uint32_t i = 0; i < std::min<uint32_t>(box->nr_marks, NEOTIER_MARKS); ++i) {

@@ -48,7 +48,7 @@ struct RunOptions {
   uint64_t cxl_bytes = 512ull << 20;
   Thp thp = Thp::kNever;
   uint64_t seed = 1;
-  std::optional<uint32_t> shift;  // guest ns an instruction = 2^shift; unset: calibrated on `none`
+  std::optional<uint32_t> shift;  // an instruction takes 2^shift ns of the guest's time; unset: what it takes modelled
   std::string roi_after, roi_until;
   uint32_t model_version = kDefaultModelVersion;  // whose defaults `params` began with
   Params params = default_params();
@@ -123,7 +123,6 @@ struct RunResult {
   RunOptions options;
   std::string verdict;  // empty: the program ran to its end; else one line
   std::string kernel_release, qemu_version;
-  uint32_t shift = 0;
   int exit_status = -1;  // as a shell would say: 128 + signal for a signal; -1 without an end
   uint64_t guest_ns = 0, modelled_ns = 0, idle_ns = 0;
   uint64_t free_bytes[2] = {0, 0};
@@ -151,11 +150,10 @@ class Run {
   // What a machine is started for.
   enum class Kind {
     kFigures,
-    kCalibration,  // stops after so many instructions of the region of interest as are enough to see how fast they are
-    kRehearsal,    // the program runs uninstrumented, on this machine's own files, which it cannot change
+    kRehearsal,  // the program runs uninstrumented, on this machine's own files, which it cannot change
   };
 
-  Run(const Installation& installation, RunOptions options, uint32_t shift, const std::filesystem::path& directory,
+  Run(const Installation& installation, RunOptions options, const std::filesystem::path& directory,
       Kind kind = Kind::kFigures);
   ~Run();
 
@@ -169,8 +167,6 @@ class Run {
   uint64_t instructions() const;
   // Valid once poll() has said true.
   RunResult result();
-  // The shift at which guest time and modelled time keep pace; only after a calibrating run.
-  std::optional<uint32_t> calibrated_shift() const;
   // Once poll() has said true, only of a rehearsal.
   Rehearsal rehearsal();
 
@@ -182,7 +178,6 @@ class Run {
 
   Installation installation_;
   RunOptions options_;
-  uint32_t shift_;
   Kind kind_;
   std::filesystem::path directory_;
   std::optional<Bars> bars_;

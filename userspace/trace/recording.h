@@ -73,7 +73,8 @@ enum class Field : uint8_t {
   kEndCxlFills,
   kEndL2Misses,  // what the last cache was asked for
   // Not at the end; they came later.
-  kLlcKib,  // the last cache
+  kLlcKib,         // the last cache
+  kModelledClock,  // 1: the guest's time is the modelled one, and kShift says nothing
   kNrFields
 };
 // What came later is 0 in older recordings of the same version.

@@ -37,7 +37,10 @@ uint64_t link_per_tick(const Recording& recording) {
 
 Tenants tenants_of(const Recording& recording, uint32_t tenants) {
   if (tenants <= 1) return {};
-  const uint64_t ticks = (recording.instructions << recording.field(Field::kShift)) / kTickNs;
+  const uint64_t guest_ns = recording.field(Field::kModelledClock) != 0
+                                ? recording.field(Field::kEndModelledNs)
+                                : recording.instructions << recording.field(Field::kShift);
+  const uint64_t ticks = guest_ns / kTickNs;
   const uint64_t requests = recording.fills[1] + recording.writebacks[1];
   return Tenants(static_cast<uint32_t>(recording.field(Field::kCxlBytes) >> 12), tenants,
                  static_cast<double>(requests) / static_cast<double>(std::max<uint64_t>(1, ticks)),
@@ -95,7 +98,6 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
     : memory_(memory),
       params_(job.params),
       dry_run_(dry_run),
-      shift_(static_cast<unsigned>(recording.field(Field::kShift))),
       tenants_(tenants_of(recording, job.tenants)),
       law_(find_law(job.law)),
       queued_(neotier_hotlist_words(slots())),
@@ -287,7 +289,7 @@ void Driver::look_for_victims() {
   const uint64_t waiting = std::min<uint64_t>(hotlist_.waiting.nr, promotion_.left), free = unpaid();
   const neotier_time start = time();
   const uint64_t after = neotier_clock_unscale(&clock_, params_.payback_ms * kMs);
-  if (!exchange_->look(waiting > free ? waiting - free : 0, least, after, shift_, [this] { yield_turn(); })) return;
+  if (!exchange_->look(waiting > free ? waiting - free : 0, least, after, [this] { yield_turn(); })) return;
   const neotier_time end = time();
   counts_.age_ns += neotier_clock_span(&clock_, &start, &end);
   counts_.age_looks = exchange_->looks();
@@ -383,7 +385,7 @@ int Driver::migrate(const neotier_hot* batch, uint32_t nr) {
       memory_.take_dram(1);
     }
     memory_.promote(page);
-    if (exchange_) exchange_->came(page, shift_);
+    if (exchange_) exchange_->came(page);
     ++moved;
     neotier_ping_pong_note(&ping_pong_, identity, now_ns());
     yield_turn();
@@ -403,7 +405,7 @@ void Driver::yield_turn() {
   if (now_ns() >= kswapd_at_ns_) {
     run_kswapd();
   } else if (program_) {
-    program_->run((end_of_turn(now_ns(), kSliceNs) - now_ns()) >> shift_);
+    program_->run_until(end_of_turn(now_ns(), kSliceNs));
   }
   others_ps_ += memory_.now_ps() - start_ps;
   turn_ends_ns_ = end_of_turn(now_ns(), kThreadSliceNs);
@@ -443,7 +445,7 @@ void Driver::run_kswapd() {
   const int64_t high = memory_.low() + static_cast<int64_t>(params_.gap_pages);
   const Memory::Goal goal = {high, high + kZones * kBatch, params_.high_pages};
   const uint64_t start_ps = memory_.now_ps();
-  kswapd_awake_ = memory_.reclaim(goal, kTickOfKernelNs >> shift_);
+  kswapd_awake_ = memory_.reclaim(goal, now_ns() + kTickOfKernelNs);
   counts_.kswapd_ns += (memory_.now_ps() - start_ps) / 1000;
   kswapd_at_ns_ = kswapd_awake_ ? now_ns() + kTickOfKernelNs : UINT64_MAX;
 }

@@ -32,8 +32,8 @@ namespace neotier::pages {
 class Program {
  public:
   virtual ~Program() = default;
-  // Goes on for so many instructions of its own, or to its end.
-  virtual void run(uint64_t instructions) = 0;
+  // Goes on until then, or to its end.
+  virtual void run_until(uint64_t guest_ns) = 0;
 };
 
 class Driver {
@@ -62,7 +62,7 @@ class Driver {
   static const neotier_promote_ops kPromoteOps;
   static Driver& of(void* owner) { return *static_cast<Driver*>(owner); }
 
-  uint64_t now_ns() const { return memory_.guest_ns(shift_); }
+  uint64_t now_ns() const { return memory_.guest_ns(); }
   // The module's two clocks: the guest's, and the machine's that its device hands out.
   neotier_time time() const { return {now_ns(), memory_.now_ps() / 1000}; }
   uint64_t quota_rate() const { return neotier_quota_rate(params_.quota_mb_per_s); }
@@ -103,7 +103,6 @@ class Driver {
   Memory& memory_;
   const Params params_;
   const bool dry_run_;
-  const unsigned shift_;
   Tenants tenants_;
   std::unique_ptr<Tracker> tracker_;
   const AuditedTracker* audited_ = nullptr;  // the same, where there are several tenants

@@ -63,9 +63,8 @@ uint32_t Exchange::group(uint32_t first, uint32_t end, neotier_age_look look) {
   return frame;
 }
 
-bool Exchange::look(uint64_t wanted, uint64_t least_ns, uint64_t after_ns, unsigned shift,
-                    const std::function<void()>& group_done) {
-  const uint64_t start = memory_.guest_ns(shift);
+bool Exchange::look(uint64_t wanted, uint64_t least_ns, uint64_t after_ns, const std::function<void()>& group_done) {
+  const uint64_t start = memory_.guest_ns();
   neotier_ages_settle(&ages_, after_ns, start);
   const neotier_age_look look =
       neotier_age_next(&pace_, &ages_, static_cast<uint32_t>(std::min<uint64_t>(wanted, UINT32_MAX)), least_ns, start);
@@ -77,7 +76,7 @@ bool Exchange::look(uint64_t wanted, uint64_t least_ns, uint64_t after_ns, unsig
     frame = group(frame, end, look);
     group_done();
   }
-  const uint64_t now = memory_.guest_ns(shift);
+  const uint64_t now = memory_.guest_ns();
   neotier_age_done(&pace_, &ages_, look, frame, now, now - start);
   return true;
 }

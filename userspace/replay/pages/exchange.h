@@ -22,17 +22,14 @@ class Exchange {
 
   // Looks at pages if so many victims more are wanted. Returns whether it did; time has passed then. group_done: called
   // after each group, where the kernel lets others run.
-  bool look(uint64_t wanted, uint64_t least_ns, uint64_t after_ns, unsigned shift,
-            const std::function<void()>& group_done);
+  bool look(uint64_t wanted, uint64_t least_ns, uint64_t after_ns, const std::function<void()>& group_done);
   uint64_t looks() const { return looks_; }  // entries of page tables, so far
 
   uint32_t victims() const { return neotier_ages_victims(&ages_); }
   // A page that is a victim no more from then on; kNoPage: there is none.
   uint32_t victim();
   // A page that has just been promoted: for after_ns, as a look is told, it is a victim only when it is old.
-  void came(uint32_t page, unsigned shift) {
-    neotier_ages_came(&ages_, memory_.frame_of(page), memory_.guest_ns(shift));
-  }
+  void came(uint32_t page) { neotier_ages_came(&ages_, memory_.frame_of(page), memory_.guest_ns()); }
   // So many made room; of many not one was a victim any more.
   void done(uint32_t demoted, bool stale);
 

@@ -36,6 +36,8 @@ Memory::Memory(const Recording& recording, const Params& params, Placement place
       placement_(placement),
       base_ps_(recording.field(Field::kBasePs)),
       mmio_read_ps_(recording.field(Field::kMmioReadPs)),
+      modelled_clock_(recording.field(Field::kModelledClock) != 0),
+      shift_(static_cast<unsigned>(recording.field(Field::kShift))),
       mlp_(std::max<uint64_t>(1, recording.field(Field::kMlp))),
       latency_ps_{recording.field(Field::kDramLatencyPs), recording.field(Field::kCxlLatencyPs)},
       service_ps_{recording.field(Field::kDramServicePs), recording.field(Field::kCxlServicePs)},
@@ -168,10 +170,9 @@ void Memory::look_at(const Reclaim::Entries& entries) {
   spend(kYoung, entries.young);
 }
 
-bool Memory::reclaim(const Goal& goal, uint64_t instructions) {
-  const uint64_t end = instructions_ + instructions;
+bool Memory::reclaim(const Goal& goal, uint64_t until_ns) {
   for (;;) {
-    if (instructions_ >= end) return true;
+    if (guest_ns() >= until_ns) return true;
     if (aging_) {
       Reclaim::Entries entries;
       aging_ = !reclaim_.age_on(entries);

@@ -71,7 +71,7 @@ class Memory {
     instructions_ += instructions;
     now_ps_ += base_ps;
   }
-  uint64_t guest_ns(unsigned shift) const { return instructions_ << shift; }
+  uint64_t guest_ns() const { return modelled_clock_ ? now_ps_ / 1000 : instructions_ << shift_; }
   uint64_t now_ps() const { return now_ps_; }
 
   // What the kernel does beside the program.
@@ -147,8 +147,8 @@ class Memory {
     int64_t balanced = 0, safe = 0;
     uint64_t wanted = 0;
   };
-  // What kswapd does in one turn of so many instructions. Returns whether it needs another turn.
-  bool reclaim(const Goal& goal, uint64_t instructions);
+  // What kswapd does in one turn, which ends then. Returns whether it needs another turn.
+  bool reclaim(const Goal& goal, uint64_t until_ns);
 
   void finish(Result& result) const;
 
@@ -209,6 +209,8 @@ class Memory {
   const Recording& recording_;
   Placement placement_;
   uint64_t base_ps_, mmio_read_ps_;
+  bool modelled_clock_;
+  unsigned shift_;
   Divisor mlp_;
   std::array<uint64_t, 2> latency_ps_, service_ps_, stall_of_, free_at_ps_{}, fills_{}, stall_ps_{};
   uint64_t now_ps_ = 0, instructions_ = 0, kernel_ps_ = 0, demoted_ = 0;

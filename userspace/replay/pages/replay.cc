@@ -49,15 +49,11 @@ template <bool kTracked>
 class Walk final : public Program {
  public:
   Walk(const Recording& recording, Memory& memory, Driver* driver)
-      : steps_(recording.steps),
-        shift_(static_cast<unsigned>(recording.field(Field::kShift))),
-        memory_(memory),
-        driver_(driver) {}
+      : steps_(recording.steps), memory_(memory), driver_(driver) {}
 
-  void run(uint64_t instructions) override {
-    uint64_t ran = 0;
+  void run_until(uint64_t guest_ns) override {
     // A driver that is woken may walk on.
-    for (size_t i = next_; i < steps_.size() && ran < instructions; i = next_) {
+    for (size_t i = next_; i < steps_.size() && (!kTracked || memory_.guest_ns() < guest_ns); i = next_) {
       for (; i < steps_.size() && is_line(steps_[i]); ++i) {
         memory_.line_of<kTracked>(steps_[i] >> kStepBits, steps_[i] & 1);
       }
@@ -79,11 +75,10 @@ class Walk final : public Program {
           break;
         case Step::kTime:
           next_ = i + 3;
-          ran += steps_[i + 1];
           memory_.pass(steps_[i + 1], steps_[i + 2]);
           if constexpr (kTracked) {
-            for (; memory_.guest_ns(shift_) >= next_tick_; next_tick_ += kTickNs) driver_->tick();
-            if (memory_.guest_ns(shift_) >= driver_->wakes_at()) driver_->wake();
+            for (; memory_.guest_ns() >= next_tick_; next_tick_ += kTickNs) driver_->tick();
+            if (memory_.guest_ns() >= driver_->wakes_at()) driver_->wake();
           }
           break;
       }
@@ -92,7 +87,6 @@ class Walk final : public Program {
 
  private:
   const std::vector<uint32_t>& steps_;
-  const unsigned shift_;
   Memory& memory_;
   Driver* driver_;
   size_t next_ = 0;
@@ -222,13 +216,13 @@ Result replay(const Recording& recording, const Job& asked) {
     driver.emplace(recording, memory, job, kind == Kind::kPlacebo);
     Walk<true> walk(recording, memory, &*driver);
     driver->set_program(walk);
-    walk.run(UINT64_MAX);
+    walk.run_until(UINT64_MAX);
   } else {
-    Walk<false>(recording, memory, nullptr).run(UINT64_MAX);
+    Walk<false>(recording, memory, nullptr).run_until(UINT64_MAX);
   }
   Result result = driver ? driver->result() : Result{};
   memory.finish(result);
-  result.guest_ns = memory.guest_ns(static_cast<unsigned>(recording.field(Field::kShift)));
+  result.guest_ns = memory.guest_ns();
   result.params = job.params;
   return result;
 }
