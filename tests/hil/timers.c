@@ -11,7 +11,7 @@
 #include <time.h>
 
 #define LINES (32u << 20 >> 6)
-#define STEPS 2000000u
+#define STEPS 1000000u
 #define PERIOD_NS 1000000ull
 
 static struct { uint32_t next, pad[15]; } *lines;
