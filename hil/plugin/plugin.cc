@@ -124,10 +124,10 @@ class Machine final : public DeviceSink, public LineObserver {
   uint64_t instructions() const { return counts_->all(); }
 
   // The guest's time but for what it was idle, where it is not QEMU that counts it. An instruction of the boot, of
-  // which nothing is modelled, takes 1 ns.
+  // which nothing is modelled, takes what QEMU estimates by.
   uint64_t guest_ns() const {
     if (!counts_) return 0;
-    return instrumented_ ? booted_ns_ + modelled_ns() - instrumented_at_ns_ : instructions();
+    return instrumented_ ? booted_ns_ + modelled_ns() - instrumented_at_ns_ : instructions() << options_.shift;
   }
 
   void instrumented() {
