@@ -190,6 +190,9 @@ void add_watermarks(std::vector<std::string>& lines, const Policy& policy, const
   lines.push_back(sysctl_setting(
       fmt::format("vm.watermark_scale_factor={}", policy.tuned_reclaim ? memory.tiering_scale : memory.scale)));
   lines.push_back(sysctl_setting(fmt::format("vm.percpu_pagelist_high_fraction={}", memory.per_cpu_fraction)));
+  // Whether a pass comes hangs on a few free pages in a machine so small, and its moves then take the program's only
+  // processor.
+  lines.push_back(sysctl_setting("vm.compaction_proactiveness=0"));
   if (policy.tuned_reclaim) lines.push_back(sysctl_setting(std::string(kTieringBoost)));
 }
 

@@ -163,6 +163,7 @@ TEST(Policy, SettingsFollowTheDramThatTheProgramCanHave) {
   for (const std::string_view policy : {"none", "numab", "numab-fast", "damon", "neotier", "placebo"}) {
     EXPECT_EQ(value(policy, "min_free_kbytes"), "491") << policy;  // 64 MiB / 400, and as much for each 256 MiB more
     EXPECT_EQ(value(policy, "percpu_pagelist_high_fraction"), "1024") << policy;
+    EXPECT_EQ(value(policy, "compaction_proactiveness"), "0") << policy;
   }
   EXPECT_EQ(value("none", "watermark_scale_factor"), "3") << "2.5, rounded";
   for (const std::string_view policy : {"numab", "neotier", "placebo"}) {
