@@ -244,6 +244,8 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		snapshot.lost += neotier_delta(dev, NEOTIER_STAT_LOST_CANDIDATES, state.lost_candidates,
 					       old->lost_candidates);
 	*old = state;
+	neotier_drain_phase(&dev->drain, now_ns, state.ticks, state.epochs,
+			    max_t(u32, READ_ONCE(dev->conf.epoch_us) / (NEOTIER_TICK_NS / NSEC_PER_USEC), 1), NEOTIER_TICK_NS);
 	memcpy(snapshot.histogram, state.histogram, sizeof(snapshot.histogram));
 	snapshot.error_bound = state.error_bound;
 	snapshot.threshold = READ_ONCE(dev->conf.threshold);

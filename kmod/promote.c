@@ -21,6 +21,7 @@ int neotier_source_start(struct neotier_device *dev)
 	if (err)
 		return err;
 	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
+	memset(&dev->drain, 0, sizeof(dev->drain));
 	neotier_clock_begin(dev);
 	return 0;
 }
@@ -244,6 +245,15 @@ static u32 neotier_sleep_us(const struct neotier_device *dev)
 	return period_us;
 }
 
+/* When an epoch of the device begins, to be looked at; 0: that can wait until it is asked anyway. */
+static ktime_t neotier_epoch_begins(const struct neotier_device *dev)
+{
+	if (READ_ONCE(dev->state) != NEOTIER_RUNNING || READ_ONCE(dev->conf.irq) ||
+	    READ_ONCE(neotier_knobs.period_us) > READ_ONCE(dev->conf.epoch_us))
+		return 0;
+	return ns_to_ktime(dev->drain.next_ns);
+}
+
 static int neotier_thread(void *data)
 {
 	struct neotier_device *dev = data;
@@ -253,7 +263,7 @@ static int neotier_thread(void *data)
 	set_freezable();
 	while (!kthread_should_stop()) {
 		enum neotier_next what;
-		ktime_t now, wake;
+		ktime_t now, wake, begins;
 		u32 period_us;
 
 		atomic_set(&dev->wanted, 0);
@@ -278,6 +288,9 @@ static int neotier_thread(void *data)
 				next = ktime_add_us(now, period_us);
 			wake = next;
 		}
+		begins = neotier_epoch_begins(dev);
+		if (begins && ktime_before(begins, wake))
+			wake = next = begins;
 		set_current_state(TASK_IDLE | TASK_FREEZABLE);
 		if (!kthread_should_stop() && !atomic_read(&dev->wanted))
 			schedule_hrtimeout_range(&wake, 0, HRTIMER_MODE_ABS);

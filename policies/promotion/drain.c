@@ -14,16 +14,42 @@ static u32 neotier_drain_allowance(const struct neotier_drain *drain, u32 hotlis
 	return share ? share : 1;
 }
 
+void neotier_drain_phase(struct neotier_drain *drain, u64 now_ns, u64 ticks, u64 epochs, u32 length, u64 tick_ns)
+{
+	u64 most = length > drain->length ? length : drain->length, left;
+
+	if (!drain->length)
+		drain->ends = length;
+	drain->ends += (epochs - drain->epochs) * length;
+	/* An epoch that ends late, as one may, moves those after it. */
+	left = drain->ends - ticks;
+	if (left > most)
+		left = (s64)left < 0 ? 1 : length;
+	else if (!left)
+		left = 1;
+	drain->ends = ticks + left;
+	drain->epochs = epochs;
+	drain->length = length;
+	/* One that has begun, and was not looked at yet, is not put off; but what is about to begin was early by the host's clock. */
+	drain->due = now_ns >= drain->next_ns && left > length / 4;
+	drain->next_ns = now_ns + left * tick_ns;
+}
+
 bool neotier_drain_begin(struct neotier_drain *drain, u64 now_ns, u64 epoch_ns, u32 hotlist_size, u64 confirmed,
 			 u64 pages)
 {
 	bool watch = pages != NEOTIER_NO_LIMIT, discard;
 
-	if (now_ns - drain->epoch_ns < epoch_ns)
+	if (now_ns < drain->next_ns && !drain->due)
 		return false;
 	/* What is counted has to be of the epoch before. */
 	discard = !drain->allowed || (watch && drain->left);
-	drain->epoch_ns = now_ns;
+	/* Also where looks are late, or far between. */
+	if (!drain->next_ns)
+		drain->next_ns = now_ns + epoch_ns;
+	else if (now_ns >= drain->next_ns)
+		drain->next_ns += ((now_ns - drain->next_ns) / epoch_ns + 1) * epoch_ns;
+	drain->due = false;
 	if (confirmed != drain->confirmed) {
 		drain->confirmed = confirmed;
 		drain->idle = 0;

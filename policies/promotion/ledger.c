@@ -2,7 +2,7 @@
 #include "promotion/ledger.h"
 
 /* Until one was measured, and the range within which a measurement is believed. */
-#define NEOTIER_EXCHANGE_START_NS 20000U
+#define NEOTIER_EXCHANGE_START_NS 14000U
 #define NEOTIER_EXCHANGE_MIN_NS 1000U
 #define NEOTIER_EXCHANGE_MAX_NS 10000000U
 /* As many pages at that price are counted with those that were measured, and of those so many at most, the last ones. */
@@ -77,7 +77,7 @@ static void neotier_ledger_add(struct neotier_ledger *ledger, u32 i, const struc
 	ledger->filter[bit / 64] |= 1ULL << bit % 64;
 	ledger->nr_controls += i == ledger->nr_controls;
 	ledger->controls[i] = (struct neotier_ledger_control){
-		.page = page->page, .count = page->count, .seen_ns = ledger->watched_ns,
+		.page = page->page, .count = ledger->hot ? ledger->hot : page->count, .seen_ns = ledger->watched_ns,
 		.identity = page->identity(page->owner, page->page),
 	};
 }
@@ -112,7 +112,9 @@ bool neotier_ledger_report(struct neotier_ledger *ledger, const struct neotier_l
 
 		if (control->page != page->page || control->identity != page->identity(page->owner, page->page))
 			continue;
-		control->count = (3 * control->count + page->count) / 4;
+		/* Where it is for the histogram to tell, that was when it was chosen: of what has been promoted since it tells nothing. */
+		if (!ledger->hot)
+			control->count = (3 * control->count + page->count) / 4;
 		ledger->reported += control->seen_ns != ledger->watched_ns;
 		control->seen_ns = ledger->watched_ns;
 		return true;
@@ -177,35 +179,43 @@ static void neotier_ledger_bury(struct neotier_ledger *ledger, u64 epoch_ns)
 	if (ledger->nr_controls != before)
 		neotier_ledger_refilter(ledger);
 	/* Of most of them what was known says nothing about those that stay. */
-	if (4 * ledger->nr_controls < before)
+	if (4 * ledger->nr_controls < before) {
 		ledger->warmed = false;
+		ledger->expected_ppm = ledger->reported = 0;
+	}
 	if (before && !ledger->nr_controls)
-		ledger->heat = ledger->steady_ns = 0;
+		ledger->heat = ledger->steady_ns = ledger->unknown_ns = 0;
 }
 
 /* Of the controls those that are still hot, by those that were reported, of those that would have been. */
 static void neotier_ledger_count_warm(struct neotier_ledger *ledger, u64 seen_ppm, u64 interval_ns, u64 epoch_ns)
 {
 	u64 each_ppm = neotier_ledger_min(seen_ppm * (interval_ns / 1000) / (epoch_ns / 1000), NEOTIER_LEDGER_PPM);
-	u64 expected_ppm = each_ppm * ledger->known, warm;
+	u64 warm;
 
-	if (expected_ppm >= NEOTIER_LEDGER_EXPECTED * NEOTIER_LEDGER_PPM) {
-		warm = neotier_ledger_min(ledger->reported * NEOTIER_LEDGER_PPM * NEOTIER_LEDGER_PPM / expected_ppm, NEOTIER_LEDGER_PPM);
-		ledger->warm_ppm = ledger->warmed ? (ledger->warm_ppm + warm) / 2 : warm;
-		ledger->warmed = true;
-	}
-	ledger->reported = 0;
+	ledger->expected_ppm += each_ppm * ledger->known;
+	if (ledger->expected_ppm < NEOTIER_LEDGER_EXPECTED * NEOTIER_LEDGER_PPM)
+		return;
+	warm = neotier_ledger_min(ledger->reported * NEOTIER_LEDGER_PPM * NEOTIER_LEDGER_PPM / ledger->expected_ppm, NEOTIER_LEDGER_PPM);
+	ledger->warm_ppm = ledger->warmed ? (ledger->warm_ppm + warm) / 2 : warm;
+	ledger->warmed = true;
+	ledger->expected_ppm = ledger->reported = 0;
 }
 
 /*
- * The longer as many stay hot, the longer they are expected to. Where fewer than a quarter do, heat does not last, however steady
- * that quarter is: what was hot in one epoch is not in the next.
+ * The longer as many stay hot, the longer they are expected to. Where fewer than a third do, heat does not last, however steady
+ * that third is: what was hot in one epoch is not in the next. Until that is known time does not count, and then it all does.
  */
 static void neotier_ledger_lasts(struct neotier_ledger *ledger, u64 interval_ns)
 {
-	u64 warm_ppm = ledger->warmed ? ledger->warm_ppm : NEOTIER_LEDGER_PPM;
+	u64 warm_ppm = ledger->warm_ppm;
 
-	ledger->warm_peak_ppm = neotier_ledger_max(ledger->warm_peak_ppm - ledger->warm_peak_ppm / 16, NEOTIER_LEDGER_PPM / 2);
+	ledger->unknown_ns = neotier_ledger_min(ledger->unknown_ns + interval_ns, NEOTIER_LEDGER_STEADY_NS);
+	if (!ledger->warmed)
+		return;
+	interval_ns = ledger->unknown_ns;
+	ledger->unknown_ns = 0;
+	ledger->warm_peak_ppm = neotier_ledger_max(ledger->warm_peak_ppm - ledger->warm_peak_ppm / 16, NEOTIER_LEDGER_PPM * 2 / 3);
 	if (warm_ppm < ledger->warm_peak_ppm / 2) {
 		ledger->steady_ns = ledger->steady_ns * warm_ppm / ledger->warm_peak_ppm;
 		ledger->warm_peak_ppm = warm_ppm;
@@ -216,14 +226,33 @@ static void neotier_ledger_lasts(struct neotier_ledger *ledger, u64 interval_ns)
 		ledger->warm_peak_ppm = warm_ppm;
 }
 
+/*
+ * Requests to a hot page in an epoch, of a device that reports at the threshold. Its histogram counts with a page what shares the
+ * page's counters. That is several times the page's own, where many are hot for the size of the table. So no more than all
+ * requests are for each report, of those that are hot.
+ */
+static u32 neotier_ledger_hot(const struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
+{
+	u64 requests = neotier_ledger_min(period->reads, 1ULL << 40) + neotier_ledger_min(period->writes, 1ULL << 40);
+	u64 reports = neotier_ledger_min(period->reports, NEOTIER_LEDGER_REPORTS_MAX) +
+		      neotier_ledger_min(period->missed, NEOTIER_LEDGER_REPORTS_MAX);
+	u64 warm_ppm = ledger->warmed ? neotier_ledger_max(ledger->warm_ppm, NEOTIER_LEDGER_PPM / 64) : NEOTIER_LEDGER_PPM, most;
+
+	most = requests / neotier_clamp_u64(period->downsampling, 1, 32768) / neotier_ledger_max(reports, 1);
+	most = neotier_ledger_min(most, 1ULL << 32) * NEOTIER_LEDGER_PPM / warm_ppm;
+	return (u32)neotier_ledger_min(period->hot, neotier_ledger_max(most, 1));
+}
+
 static void neotier_ledger_watch(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns)
 {
 	u64 reports = neotier_ledger_min(period->reports, NEOTIER_LEDGER_REPORTS_MAX);
 	u64 seen = reports * NEOTIER_LEDGER_PPM / (reports + neotier_ledger_min(period->missed, NEOTIER_LEDGER_REPORTS_MAX));
 	u64 epoch_ns = neotier_clamp_u64(period->epoch_ns, 1000, NEOTIER_LEDGER_US_MAX * 1000), count = 0;
-	u32 i;
+	u32 i, before = ledger->hot;
 
-	ledger->hot = period->hot;
+	ledger->hot = neotier_ledger_hot(ledger, period);
+	for (i = 0; ledger->hot && !before && i < ledger->nr_controls; i++)
+		ledger->controls[i].count = ledger->hot;
 	ledger->seen_ppm = ledger->watched_ns ? (3 * ledger->seen_ppm + seen) / 4 : seen;
 	ledger->watched_ns += interval_ns;
 	neotier_ledger_count_warm(ledger, seen, interval_ns, epoch_ns);
@@ -233,8 +262,8 @@ static void neotier_ledger_watch(struct neotier_ledger *ledger, const struct neo
 		return;
 	for (i = 0; i < ledger->nr_controls; i++)
 		count += ledger->controls[i].count;
-	count = neotier_ledger_max(count / ledger->nr_controls, ledger->hot);
-	ledger->heat = count * NEOTIER_LEDGER_FINE;
+	count /= ledger->nr_controls;
+	ledger->heat = (period->hot ? neotier_ledger_min(count, period->hot) : count) * NEOTIER_LEDGER_FINE;
 	neotier_ledger_lasts(ledger, interval_ns);
 }
 
@@ -488,7 +517,7 @@ u64 neotier_ledger_pages(const struct neotier_ledger *ledger, u32 least)
 
 	if (!neotier_ledger_bounds(ledger))
 		return NEOTIER_NO_LIMIT;
-	if (ledger->steady_ns < NEOTIER_LEDGER_PROOF_NS || ledger->page_ns < ledger->exchange_ns)
+	if (ledger->steady_ns < NEOTIER_LEDGER_PROOF_NS || 3 * ledger->page_ns < 2 * ledger->exchange_ns)
 		return 0;
 	worth = neotier_ledger_purse(ledger);
 	pages = worth > 0 ? (u64)worth / ledger->exchange_ns : 0;

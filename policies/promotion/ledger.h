@@ -20,7 +20,7 @@
  * the ledger stops long before the bound, and only looks at the device's totals from then on. Where much could be won, and what
  * is hot does not last, it looks for a third of the time.
  *
- * A page may move while the balance pays for it, and while heat has lasted for so long that as much again repays the move, at
+ * A page may move while the balance pays for it, and while heat has lasted for so long that one and a half times that repays the move, at
  * the price of the moves of late. A balance below 0 stops all looking until the share has paid for it; not while what has just
  * moved is about to.
  *
@@ -122,7 +122,8 @@ struct neotier_ledger {
 	struct neotier_ledger_control controls[NEOTIER_LEDGER_CONTROLS];
 	u64 filter[NEOTIER_LEDGER_FILTER];	/* bits of hashes: a page without one is no control */
 	u32 nr_controls, salt, drawn;	/* drawn: pages that could have been controls, less those of controls that are gone */
-	u32 known, reported;		/* controls at the last settlement; of these, reported since */
+	u32 known;			/* controls at the last settlement */
+	u64 reported, expected_ppm;	/* of these, that were reported since their number was told last; that would have been if all were hot */
 	u64 watched_ns;			/* passed while reports were read */
 	u64 regret_requests, regrets;	/* since the last settlement */
 	bool hoped;			/* hope_ppm is known */
@@ -134,6 +135,7 @@ struct neotier_ledger {
 	u64 warm_ppm, warm_peak_ppm;	/* of the controls, that are still hot; of late and at most */
 	u64 heat;			/* requests to a control in an epoch, times NEOTIER_LEDGER_FINE */
 	u64 steady_ns;			/* for which as many stayed hot */
+	u64 unknown_ns;			/* since then, while it is not known how many do */
 	u64 page_ns;			/* that a page will win if heat lasts for as long again */
 	s64 gain_ppm;			/* what the promoted pages win now, less what is regretted, of the time */
 	u64 promoted[NEOTIER_LEDGER_PARTS];	/* ring of the horizon's parts */

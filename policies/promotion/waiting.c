@@ -16,12 +16,10 @@ static u32 neotier_class_of(u16 count)
 
 static void neotier_mark_uncounted(struct neotier_waiting *waiting, u16 place, bool uncounted)
 {
-	u64 bit = 1ULL << (place % 64);
+	u64 bit = 1ULL << (place % 64), *word = &waiting->uncounted[place / 64];
 
-	if (uncounted)
-		waiting->uncounted[place / 64] |= bit;
-	else
-		waiting->uncounted[place / 64] &= ~bit;
+	waiting->nr_uncounted += uncounted - !!(*word & bit);
+	*word = uncounted ? *word | bit : *word & ~bit;
 }
 
 static u16 neotier_place_get(struct neotier_waiting *waiting, const struct neotier_hot *hot)
@@ -64,6 +62,7 @@ void neotier_waiting_init(struct neotier_waiting *waiting, struct neotier_waitin
 		places[i].next = i + 1 < max ? (u16)(i + 1) : NEOTIER_NOWHERE;
 	for (i = 0; i < NEOTIER_WAITING_MAX / 64; i++)
 		waiting->uncounted[i] = 0;
+	waiting->nr_uncounted = 0;
 }
 
 bool neotier_waiting_add(struct neotier_waiting *waiting, const struct neotier_hot *hot, struct neotier_hot *dropped)
@@ -129,6 +128,9 @@ bool neotier_waiting_expire(struct neotier_waiting *waiting, u64 before_ns, u32 
 
 bool neotier_waiting_uncounted(struct neotier_waiting *waiting, u32 *cursor, struct neotier_hot *hot)
 {
+	/* At each look of the thread, mostly for nothing. */
+	if (!waiting->nr_uncounted)
+		return false;
 	for (; *cursor < NEOTIER_WAITING_MAX / 64; ++*cursor) {
 		u64 *word = &waiting->uncounted[*cursor];
 		u32 bit;
@@ -137,6 +139,7 @@ bool neotier_waiting_uncounted(struct neotier_waiting *waiting, u32 *cursor, str
 			continue;
 		bit = (u32)__builtin_ctzll(*word);
 		*word &= *word - 1;
+		waiting->nr_uncounted--;
 		waiting->places[*cursor * 64 + bit].hot.counted = true;
 		*hot = waiting->places[*cursor * 64 + bit].hot;
 		return true;

@@ -44,6 +44,7 @@ struct neotier_waiting {
 	u32 max;	/* places */
 	u32 nr;
 	u64 uncounted[NEOTIER_WAITING_MAX / 64];	/* a bit for each place */
+	u32 nr_uncounted;	/* of them, that are set */
 };
 
 /**

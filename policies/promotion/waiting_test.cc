@@ -137,6 +137,7 @@ TEST(Waiting, EachIsCountedOnceAlsoWhenItIsPutBack) {
   list.take_all();
   list.add(4, 40);
   EXPECT_EQ(list.uncounted(), Pages{4}) << "a place that is used again counts anew";
+  EXPECT_EQ(list.waiting->nr_uncounted, 0u);
 }
 
 // Against a list that is searched: what is taken is never colder, by class, than what stays; nothing is lost or

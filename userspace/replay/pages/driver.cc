@@ -183,7 +183,9 @@ void Driver::decide(uint64_t now) {
   s.counter_max = Tracker::kCounterMax;
   s.downsampling = 1;
   const neotier_time at = time();
-  neotier_clock_mark(&clock_, &at, ticks_ * 100 * kUs);
+  neotier_clock_mark(&clock_, &at, ticks_ * kTickNs);
+  neotier_drain_phase(&drain_, now, ticks_, state.epochs, static_cast<uint32_t>(params_.epoch_us * kUs / kTickNs),
+                      kTickNs);
   s.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);
   s.reported = counts_.reports - decided_counts_.reports;
   s.promoted = counts_.promoted - decided_counts_.promoted;
@@ -489,6 +491,10 @@ void Driver::run_thread() {
     next_period_ns_ += period;
     if (next_period_ns_ < now || next_period_ns_ > now + period) next_period_ns_ = now + period;
     wakes_at_ns_ = next_period_ns_;
+  }
+  // As the module, which looks when an epoch of the device begins, if it looks that often.
+  if (!stopped && params_.period_us <= params_.epoch_us && drain_.next_ns < wakes_at_ns_) {
+    wakes_at_ns_ = next_period_ns_ = drain_.next_ns;
   }
 }
 
