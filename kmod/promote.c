@@ -288,8 +288,9 @@ static int neotier_thread(void *data)
 				next = ktime_add_us(now, period_us);
 			wake = next;
 		}
+		/* One in the past, of which no step took notice, waits: or this would not sleep while the device is parked. */
 		begins = neotier_epoch_begins(dev);
-		if (begins && ktime_before(begins, wake))
+		if (ktime_after(begins, now) && ktime_before(begins, wake))
 			wake = next = begins;
 		set_current_state(TASK_IDLE | TASK_FREEZABLE);
 		if (!kthread_should_stop() && !atomic_read(&dev->wanted))

@@ -263,6 +263,7 @@ TEST(Ledger, OfWhatIsHotOnlyInPartThatPartHasAllTheRequests) {
   }
   const double warm = static_cast<double>(a.ledger.warm_ppm) * 1e-6;
   EXPECT_LT(warm, .8);
+  EXPECT_GT(a.ledger.heat, 110u << 8);
   EXPECT_NEAR(static_cast<double>(a.ledger.heat) / 256 * warm, 100, 25) << "10,000 requests, 100 reports";
 }
 
@@ -277,6 +278,29 @@ TEST(Ledger, NoPageMovesForHeatThatWouldNotRepayItsMove) {
     }
     // A fifth of a second: 10 x 4 x 40 ns is less than the 20 us of a move.
     EXPECT_EQ(neotier_ledger_pages(&one.ledger, kLeast) > 0, count == 1000) << count;
+  }
+}
+
+TEST(Ledger, APageMovesForHeatThatRepaysItsMoveOnceItHasLastedOneAndAHalfTimesAsLong) {
+  Account a;
+  a.ledger.steady_ns = NEOTIER_LEDGER_PROOF_NS;
+  for (const u64 page_us : {9, 10}) {
+    a.ledger.page_ns = page_us * kUs;
+    EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast) > 0, page_us == 10) << "of 14 us for a move";
+  }
+}
+
+TEST(Ledger, HeatDoesNotLastWhereFewerThanAThirdStayHot) {
+  for (const uint32_t hot : {4u, 6u}) {
+    Account a;
+    const std::vector<uint32_t> pages = controls(a, 14);
+    a.settle();
+    // Others each time, so that none is cold for long.
+    for (uint32_t turn = 0; turn < 20; ++turn) {
+      for (uint32_t i = 0; i < hot; ++i) a.report(pages[(turn * hot + i) % pages.size()], 1000);
+      a.settle();
+    }
+    EXPECT_EQ(a.ledger.steady_ns >= NEOTIER_LEDGER_PROOF_NS, hot == 6) << a.ledger.warm_ppm;
   }
 }
 
