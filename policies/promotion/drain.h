@@ -5,8 +5,8 @@
  * away unread when the next epoch begins. Where reports have confirmed no page for some epochs an eighth of a ring is enough to
  * notice when that changes: reading costs time.
  *
- * Invariant: an epoch here begins with the device's, or right after it. Elsewhere in the device's epoch the first reports that
- * come are those of some pages and not of others, and never of the hottest.
+ * Invariant: where the caller looks then, an epoch here begins with the device's, or right after it. Elsewhere in the device's
+ * epoch the first reports that come are those of some pages and not of others, and never of the hottest.
  *
  * Freestanding C, the same object in neotier.ko, the replay and the unit test. Thread safety: one caller at a time.
  */
