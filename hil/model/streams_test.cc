@@ -114,6 +114,19 @@ TEST(Chase, ALoadOfAPointerWaitsForTheLoadThatGaveIt) {
   EXPECT_EQ(m.h.counters(m.n).dependent, 99u);
 }
 
+TEST(Chase, WhatWasReadComesWhileAShootdownIsWaitedFor) {
+  for (const uint64_t cpus : {1u, 16u}) {
+    Params p = with_streams();
+    p.shootdown_cpus = cpus;
+    Machine m(p);
+    m.load(far(0), 3, 7, far(0));
+    m.h.loaded(7, far(0), far(1));
+    m.h.shoot_down();
+    EXPECT_EQ(m.load(far(1), 300, 7, far(1)), 90'000u);  // past the window: nothing is sent before the shootdown
+    EXPECT_EQ(m.h.counters(m.n).dependent, cpus == 1 ? 1u : 0u);
+  }
+}
+
 TEST(Chase, AFieldBehindThePointerIsTheSame) {
   Machine m;
   m.load(far(0), 1, 7);
