@@ -111,7 +111,8 @@ static void neotier_policy_settle(struct neotier_device *dev, const struct neoti
 	struct neotier_ledger *ledger = &dev->hotlist.ledger;
 	u64 won = ledger->won_ns, regret = ledger->regret_ns, spent = ledger->spent_ns;
 	u32 track = READ_ONCE(dev->conf.track);
-	u64 away_ns = min(dev->steps.away_ns, dev->steps.wall_ns), steps_ns = dev->steps.span_ns, thread_ns;
+	/* The first ones may have begun before the interval did. */
+	u64 away_ns = min(dev->steps.away_ns, dev->steps.wall_ns), steps_ns = min(dev->steps.span_ns, span_ns), thread_ns;
 	u64 kswapd_ns = neotier_kswapd_ns(dev);
 	struct neotier_ledger_period period = {
 		.interval_ns = span_ns,
@@ -210,8 +211,9 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 		return;
 	interval = min(interval, (u64)NEOTIER_INTERVAL_MAX_NS);
 
-	/* Half of the registers, and each read of one is slow. */
-	histogram = policy->histogram || neotier_ledger_bounds(&dev->hotlist.ledger) || now_ns - dev->histogram_ns >= NSEC_PER_SEC;
+	/* Half of the registers, and each read of one is slow. Of a device that rests it tells nothing. */
+	histogram = dev->state != NEOTIER_RESTING && (policy->histogram || neotier_ledger_bounds(&dev->hotlist.ledger));
+	histogram = histogram || now_ns - dev->histogram_ns >= NSEC_PER_SEC;
 	if (histogram)
 		dev->histogram_ns = now_ns;
 	if (dev->source->snapshot(dev, &state, histogram)) {

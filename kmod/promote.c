@@ -30,7 +30,7 @@ void neotier_source_stop(struct neotier_device *dev)
 {
 	lockdep_assert_held(&dev->lock);
 	if (!dev->parked && dev->state != NEOTIER_FAILED)
-		dev->source->apply(dev, false);
+		dev->source->apply(dev, NEOTIER_COUNT_NOTHING);
 }
 
 static void neotier_forget_waiting(struct neotier_device *dev)
@@ -45,7 +45,7 @@ void neotier_promote_fail(struct neotier_device *dev, const char *why)
 	dev_err(&dev->pdev->dev, "%s: device taken out of service; unbind and bind it to try again\n", why);
 	neotier_stat_add(dev, NEOTIER_STAT_DEVICE_FAULTS, 1);
 	WRITE_ONCE(dev->state, NEOTIER_FAILED);
-	dev->source->apply(dev, false);
+	dev->source->apply(dev, NEOTIER_COUNT_NOTHING);
 	neotier_forget_waiting(dev);
 }
 
@@ -147,13 +147,16 @@ static void neotier_interrupted(struct neotier_device *dev)
 	dev->source->acknowledge(dev);
 }
 
-/* Until the ledger has something to spend again. What the device has gathered by then is old. */
+/*
+ * Until the ledger has something to spend again. The device's totals go on: only they tell that there is something to win by now.
+ * What it has gathered by then is old.
+ */
 static bool neotier_rests(struct neotier_device *dev)
 {
 	if (neotier_ledger_stopped(&dev->hotlist.ledger)) {
 		if (dev->state != NEOTIER_RESTING)
 			neotier_stat_add(dev, NEOTIER_STAT_RESTS, 1);
-		dev->source->apply(dev, false);
+		dev->source->apply(dev, NEOTIER_COUNT_TOTALS);
 		WRITE_ONCE(dev->state, NEOTIER_RESTING);
 		neotier_forget_waiting(dev);
 		neotier_reserve_drop(dev);
@@ -179,7 +182,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 		return NEOTIER_SLEEP;
 	}
 	if (!enabled || dev->paused) {
-		dev->source->apply(dev, false);
+		dev->source->apply(dev, NEOTIER_COUNT_NOTHING);
 		WRITE_ONCE(dev->state, enabled ? NEOTIER_PAUSED : NEOTIER_OFF);
 		neotier_forget_waiting(dev);
 		neotier_reserve_drop(dev);
@@ -191,7 +194,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	if (dev->state == NEOTIER_FAILED || neotier_rests(dev))
 		return NEOTIER_SLEEP;
 	WRITE_ONCE(dev->state, NEOTIER_RUNNING);
-	dev->source->apply(dev, true);
+	dev->source->apply(dev, NEOTIER_COUNT_PAGES);
 	neotier_interrupted(dev);
 	neotier_drain(dev, now);
 	if (dev->state == NEOTIER_FAILED)

@@ -31,6 +31,9 @@ struct neotier_caps {
 /* Requests that count for a page: the codes of CFG0.TRACK. */
 enum neotier_track { NEOTIER_TRACK_READS = 4, NEOTIER_TRACK_WRITES, NEOTIER_TRACK_ALL };
 
+/* What a device counts. Totals: all requests of each kind, without a look at their pages. */
+enum neotier_counting { NEOTIER_COUNT_NOTHING, NEOTIER_COUNT_TOTALS, NEOTIER_COUNT_PAGES };
+
 /* What the host sets in a device. Written by sysfs with WRITE_ONCE, applied by the thread. */
 struct neotier_conf {
 	u32 threshold;		/* in force; 1 .. counter_max */
@@ -70,7 +73,8 @@ struct neotier_device_state {
  * @default_conf: settings to start with: fills dev->conf
  * @start: reset the device and set it up for dev->region; it does not count yet. Return: 0 or -ENODEV when it does not answer;
  *	the reason has been logged
- * @apply: bring the device's configuration to dev->conf, and count or stand still
+ * @apply: bring the device's configuration to dev->conf, and count that or stand still. Totals alone: nothing is reported, and it
+ *	does not interrupt
  * @drain: move at most @max reports to dev->entries. Return: how many; -EIO when the device's TAIL is out of range, -ENODEV when
  *	the register reads all ones; then nothing was read
  * @discard: throw away what the device reported. Return: number of reports; 0 when TAIL is out of range, which the next drain
@@ -87,7 +91,7 @@ struct neotier_source_ops {
 	void (*close)(struct neotier_device *dev);
 	void (*default_conf)(struct neotier_device *dev);
 	int (*start)(struct neotier_device *dev);
-	void (*apply)(struct neotier_device *dev, bool count);
+	void (*apply)(struct neotier_device *dev, enum neotier_counting what);
 	int (*drain)(struct neotier_device *dev, unsigned int max);
 	unsigned int (*discard)(struct neotier_device *dev);
 	void (*acknowledge)(struct neotier_device *dev);

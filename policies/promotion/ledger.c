@@ -483,7 +483,9 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	ledger->won_ns += won;
 	ledger->regret_ns += regret;
 	ledger->spent_ns += spent;
-	ledger->balance_ns += (s64)(won + share) - (s64)regret - (s64)spent;
+	/* To rest makes no debts, though totals are read: after a long one nothing would be looked at again. */
+	if (!ledger->stopped || won + share > regret + spent)
+		ledger->balance_ns += (s64)(won + share) - (s64)regret - (s64)spent;
 	if (ledger->balance_ns > most)
 		ledger->balance_ns = most;
 	if (ledger->balance_ns < -NEOTIER_LEDGER_DEBT_NS)
