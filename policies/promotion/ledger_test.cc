@@ -609,6 +609,28 @@ TEST(Ledger, RegretsCostWhatTheyAreAskedFor) {
   EXPECT_EQ(a.settle(), 250 - 800) << "three reports in four were not read";
 }
 
+// A device that rests tells how much it is asked for: by that alone the next program is known.
+TEST(Ledger, WhoHasRestedForLongLooksAgainOnceThereIsSomethingToWin) {
+  Account a;
+  const auto idle = [&] {
+    a.period.reads = a.period.reports = 0;
+    a.period.looking_ns = 50 * kUs;
+    a.settle();
+  };
+  int looked = 0;
+  while (!neotier_ledger_stopped(&a.ledger) && looked < 1000) {
+    idle();
+    ++looked;
+  }
+  EXPECT_LT(looked, 100);
+  for (int i = 0; i < 100'000; ++i) idle();
+  EXPECT_TRUE(neotier_ledger_stopped(&a.ledger));
+  a.period.reads = 1'000'000;
+  a.period.looking_ns = 50 * kUs;
+  a.settle();
+  EXPECT_FALSE(neotier_ledger_stopped(&a.ledger));
+}
+
 TEST(Ledger, APageIsPromotedForAHorizon) {
   Account a;
   const uint32_t control = a.choose(0, 100);
