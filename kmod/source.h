@@ -31,7 +31,7 @@ struct neotier_caps {
 /* Requests that count for a page: the codes of CFG0.TRACK. */
 enum neotier_track { NEOTIER_TRACK_READS = 4, NEOTIER_TRACK_WRITES, NEOTIER_TRACK_ALL };
 
-/* What a device counts. Totals: all requests of each kind, without a look at their pages. */
+/* What a device counts. Totals: requests of each kind, whichever pages they are for. */
 enum neotier_counting { NEOTIER_COUNT_NOTHING, NEOTIER_COUNT_TOTALS, NEOTIER_COUNT_PAGES };
 
 /* What the host sets in a device. Written by sysfs with WRITE_ONCE, applied by the thread. */
@@ -73,8 +73,7 @@ struct neotier_device_state {
  * @default_conf: settings to start with: fills dev->conf
  * @start: reset the device and set it up for dev->region; it does not count yet. Return: 0 or -ENODEV when it does not answer;
  *	the reason has been logged
- * @apply: bring the device's configuration to dev->conf, and count that or stand still. Totals alone: nothing is reported, and it
- *	does not interrupt
+ * @apply: bring the device's configuration to dev->conf, and count that or stand still. Totals: it reports as little as it can
  * @drain: move at most @max reports to dev->entries. Return: how many; -EIO when the device's TAIL is out of range, -ENODEV when
  *	the register reads all ones; then nothing was read
  * @discard: throw away what the device reported. Return: number of reports; 0 when TAIL is out of range, which the next drain

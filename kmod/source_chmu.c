@@ -386,9 +386,8 @@ static void neotier_chmu_apply(struct neotier_device *dev, enum neotier_counting
 {
 	const struct neotier_conf *conf = &dev->conf;
 	struct neotier_chmu *chmu = neotier_chmu(dev);
-	/* No page has as much, so that none is reported. */
+	/* Hardly a page has as much in an epoch. */
 	u32 threshold = what == NEOTIER_COUNT_TOTALS ? dev->caps.counter_max : READ_ONCE(conf->threshold);
-	bool irq = READ_ONCE(conf->irq) && what != NEOTIER_COUNT_TOTALS;
 	u64 cfg0, cfg1 = 0, cfg2, decay;
 
 	lockdep_assert_held(&dev->lock);
@@ -412,8 +411,8 @@ static void neotier_chmu_apply(struct neotier_device *dev, enum neotier_counting
 	}
 	cfg0 = NEOTIER_PUT(CFG0_TRACK, READ_ONCE(conf->track)) |
 	       NEOTIER_PUT(CFG0_RANDOM_DS, READ_ONCE(conf->random_downsampling)) |
-	       NEOTIER_PUT(CFG0_OVERFLOW_IRQ_EN, irq) |
-	       NEOTIER_PUT(CFG0_FILL_IRQ_EN, irq) |
+	       NEOTIER_PUT(CFG0_OVERFLOW_IRQ_EN, READ_ONCE(conf->irq)) |
+	       NEOTIER_PUT(CFG0_FILL_IRQ_EN, READ_ONCE(conf->irq)) |
 	       NEOTIER_PUT(CFG0_ENABLE, what != NEOTIER_COUNT_NOTHING) |
 	       NEOTIER_PUT(CFG0_THRESHOLD, threshold);
 	if (cfg0 != chmu->cfg0) {
