@@ -352,6 +352,13 @@ static u64 neotier_ledger_won(const struct neotier_ledger *ledger, u64 pages, u6
 	return neotier_ledger_worth(ledger, neotier_ledger_min(each, 1ULL << 32) * pages / NEOTIER_LEDGER_FINE, period);
 }
 
+/* What the thread's own time does not have of what it does to programs. */
+static u64 neotier_ledger_beside(const struct neotier_ledger_period *period)
+{
+	return neotier_ledger_min(period->wakes, NEOTIER_LEDGER_NS_MAX / NEOTIER_LEDGER_WAKE_NS / 2) * NEOTIER_LEDGER_WAKE_NS +
+	       neotier_ledger_min(period->promoted, NEOTIER_LEDGER_PAGES_MAX) * NEOTIER_LEDGER_MOVE_NS;
+}
+
 /*
  * By pages, not by periods: a search for victims that brings few of them would make moves dear, so that none is made, and none
  * measured again.
@@ -366,7 +373,8 @@ static void neotier_ledger_measure(struct neotier_ledger *ledger, const struct n
 		ledger->priced_pages = old;
 	}
 	ledger->priced_pages += pages;
-	ledger->priced_ns += neotier_clamp_u64(period->moves_ns, pages * NEOTIER_EXCHANGE_MIN_NS, pages * NEOTIER_EXCHANGE_MAX_NS);
+	ledger->priced_ns += neotier_clamp_u64(period->moves_ns, pages * NEOTIER_EXCHANGE_MIN_NS, pages * NEOTIER_EXCHANGE_MAX_NS) +
+			     pages * NEOTIER_LEDGER_MOVE_NS;
 	ledger->exchange_ns = (ledger->priced_ns + NEOTIER_EXCHANGE_START_PAGES * NEOTIER_EXCHANGE_START_NS) /
 			      (ledger->priced_pages + NEOTIER_EXCHANGE_START_PAGES);
 }
@@ -478,7 +486,7 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	regret = neotier_ledger_max(ledger->regret_requests, ledger->regrets * ledger->hot);
 	regret = neotier_ledger_worth(ledger, neotier_ledger_all(regret, period), period);
 	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX) +
-		neotier_ledger_min(period->wakes, NEOTIER_LEDGER_NS_MAX / NEOTIER_LEDGER_WAKE_NS) * NEOTIER_LEDGER_WAKE_NS;
+		neotier_ledger_beside(period);
 	share = neotier_ledger_share(ledger, period, interval_ns);
 	ledger->won_ns += won;
 	ledger->regret_ns += regret;

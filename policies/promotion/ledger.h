@@ -5,7 +5,8 @@
  *
  *	balance = base + share * time + won - regret - spent
  *
- * spent	time of the driver's thread and of kswapd on its behalf: moves, room, and looking; and what waking it takes.
+ * spent	time of the driver's thread and of kswapd on its behalf: moves, room, and looking; and what waking it takes, and what a
+ *		move does to the caches.
  * won		what promoted pages save. The device does not see them any more, so controls stand for them: of the pages whose
  *		turn it is to move one in NEOTIER_LEDGER_ONE_IN stays where it is, for a horizon on average. Before the first move
  *		NEOTIER_LEDGER_PILOTS of those that wait do; then as many are let go as are too many. A page counts as promoted for one horizon: what it brings later is
@@ -66,6 +67,8 @@ extern "C" {
  * (docs/decisions/0048-ledger.md).
  */
 #define NEOTIER_LEDGER_WAKE_NS 3500U
+/* And a move, for each page promoted: copies displace lines that were in use. Seen there: 2.2 to 2.8 us (0073-beside.md). */
+#define NEOTIER_LEDGER_MOVE_NS 2500U
 /*
  * Of what could be won at most, so much is risked: one part in so many of the share of the time, and of the base what it takes so
  * long to win. Of the base a quarter in any case: a program that has yet to begin is worth a look.

@@ -105,10 +105,10 @@ TEST(Ledger, AMoveAndItsRoomAreMeasured) {
     a.settle();
   }
   // 128 pages at 14 us are counted with the last 1024.
-  EXPECT_NEAR(exchange(), (1024 * 50e3 + 128 * 14e3) / 1152, 500);
+  EXPECT_NEAR(exchange(), (1024 * (50e3 + NEOTIER_LEDGER_MOVE_NS) + 128 * 14e3) / 1152, 500);
   a.promote(2000, 100 * kUs);
   a.settle();
-  EXPECT_NEAR(exchange(), 95e3, 3e3) << "the last ones count most";
+  EXPECT_NEAR(exchange(), 95e3 + NEOTIER_LEDGER_MOVE_NS, 3e3) << "the last ones count most";
   a.promote(1, 1'000'000 * kUs);
   a.settle();
   EXPECT_LT(exchange(), 110e3) << "a price of more than 10 ms is not believed";
@@ -681,6 +681,12 @@ TEST(Ledger, WhatHasLastedIsExpectedToLast) {
       << "the controls are cold: nothing lasts";
 }
 
+TEST(Ledger, AMoveCostsWhatItsCopiesDisplace) {
+  Account a;
+  a.promote(100, 10 * kUs);
+  EXPECT_EQ(a.settle(), 250 - 1000 - 100 * int64_t{NEOTIER_LEDGER_MOVE_NS} / 1000);
+}
+
 TEST(Ledger, WithNothingLeftLookingStopsUntilAQuarterOfTheBaseIsThere) {
   Account a;
   a.promote(600);
@@ -692,7 +698,7 @@ TEST(Ledger, WithNothingLeftLookingStopsUntilAQuarterOfTheBaseIsThere) {
     a.settle();
     ++passed;
   }
-  EXPECT_EQ(passed, (12000 - 10250 + 2500 + 249) / 250);
+  EXPECT_EQ(passed, (12000 + 600 * int64_t{NEOTIER_LEDGER_MOVE_NS} / 1000 - 10250 + 2500 + 249) / 250);
 }
 
 TEST(Ledger, WithoutBaseAndShareTheFirstLookIsTheLast) {
@@ -728,7 +734,7 @@ TEST(Ledger, WithoutABoundThereAreNoControlsAndNoLimit) {
   a.settle();
   EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), NEOTIER_NO_LIMIT);
   EXPECT_FALSE(neotier_ledger_stopped(&a.ledger));
-  EXPECT_EQ(a.ledger.spent_ns, 100000 * 20 * kUs) << "but it is said what it has cost";
+  EXPECT_EQ(a.ledger.spent_ns, 100000 * (20 * kUs + NEOTIER_LEDGER_MOVE_NS)) << "but it is said what it has cost";
 }
 
 TEST(Ledger, EachPageDrawnHasTheSameChanceToBeAControl) {
