@@ -191,9 +191,11 @@ void Model::track(uint64_t request) {
   }
   const uint64_t after = std::min(before + 1, count_max_);
   for (uint32_t row = 0; row < params_.rows; ++row) {
+    if (value(*counters[row]) != before) {
+      continue;
+    }
     // Both parts in one store, as both are read at once soon after.
-    *counters[row] = {.faded = faded_ & 0xffffffffffffULL,
-                      .count = static_cast<uint16_t>(std::min(value(*counters[row]) + 1, count_max_))};
+    *counters[row] = {.faded = faded_ & 0xffffffffffffULL, .count = static_cast<uint16_t>(after)};
   }
   ++live_.tracked;
   live_.saturated += before == count_max_;

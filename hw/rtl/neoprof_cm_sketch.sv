@@ -11,7 +11,10 @@
 //   rst_ni       does so too, and fills the memories: 2^log2_width_i clocks.
 //   busy_o       a request is in flight or maintenance (after epoch_end_i, reset_i) goes on.
 //
-// Estimates are the minimum over the rows; each row adds one, up to the counter's maximum.
+// Estimates are the minimum over the rows. A request adds one to the counters that say the minimum, up to their maximum,
+// and leaves the others: they count more than the unit's own already (conservative update: C. Estan and G. Varghese, "New
+// directions in traffic measurement and accounting", SIGCOMM 2002). So no estimate is too low, and none is higher than if
+// each row added one. Rows go in step, so all counters of a request are known in the clock in which they are written.
 // An epoch's end is done in one clock by the tags of neoprof_cm_row, and so is a reset, which is an epoch's end that fades
 // counters by all their bits. After it the scrubber rewrites ceil(2^log2_width_i / (2^EpochTagBits - 2)) entries of each row
 // with the present tag, from where it stopped last: an entry's tag is at most 2^EpochTagBits - 2 epochs old, so that it
@@ -109,7 +112,7 @@ module neoprof_cm_sketch #(
       .s1_key_i     (s1_unit_q),
       .s2_sweep_i   (s2_sweep_q),
       .s2_index_i   (s2_index_q),
-      .s5_write_i   (s5_valid_q & (s5_sweep_q | ~s5_flag_q)),
+      .s5_write_i   (s5_valid_q & (s5_sweep_q | (~s5_flag_q & counts[r*CounterBits+:CounterBits] == least))),
       .s5_add_i     (~s5_sweep_q),
       .s5_clear_i   (s5_sweep_q & s5_flag_q),
       .s5_count_o   (counts[r*CounterBits+:CounterBits]),

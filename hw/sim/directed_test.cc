@@ -422,6 +422,27 @@ TEST_P(Directed, ScrubbingFadesNoFurther) {
   EXPECT_EQ(reports(), (RingLog{{71, 5}}));
 }
 
+TEST_P(Directed, ARequestRaisesOnlyTheCountersThatSayTheLeast) {
+  const auto at = [](uint32_t row, uint64_t unit) { return hash_index(0, 10, row, unit); };
+  const auto first = [&](const auto& is_wanted) {
+    uint64_t unit = 0;
+    while (!is_wanted(unit)) ++unit;
+    return unit;
+  };
+  // Three units have a counter of row 0 together, and each another one of row 1. There the third has one with `other`.
+  const uint64_t a = 1;
+  const uint64_t b = first([&](uint64_t unit) { return at(0, unit) == at(0, a) && at(1, unit) != at(1, a); });
+  const uint64_t c = first(
+      [&](uint64_t unit) { return at(0, unit) == at(0, a) && at(1, unit) != at(1, a) && at(1, unit) != at(1, b); });
+  const uint64_t other = first([&](uint64_t unit) { return at(1, unit) == at(1, c) && at(0, unit) != at(0, c); });
+  configure(11, true);
+  touch(a, 10);
+  touch(b, 10);
+  touch(other, 20);
+  touch(c, 1);
+  EXPECT_EQ(reports(), (RingLog{{other, 11}, {c, 11}})) << "if each request raised all rows, c would have 21";
+}
+
 TEST_P(Directed, CountersSaturateAndSaySo) {
   configure(65535, true);
   touch(81, 65536 + 99);

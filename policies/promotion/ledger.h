@@ -67,7 +67,7 @@ extern "C" {
  * (docs/decisions/0048-ledger.md).
  */
 #define NEOTIER_LEDGER_WAKE_NS 3500U
-/* And a move, for each page promoted: copies displace lines that were in use. Seen there: 2.2 to 2.8 us (0073-beside.md). */
+/* And a move, for each page promoted: copies displace lines that were in use. Seen there: 2.2 to 2.8 us (docs/decisions/0073-move-cost.md). */
 #define NEOTIER_LEDGER_MOVE_NS 2500U
 /*
  * Of what could be won at most, so much is risked: one part in so many of the share of the time, and of the base what it takes so
