@@ -271,6 +271,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	snapshot.ping_pong = NEOTIER_SINCE(NEOTIER_STAT_PING_PONG) +
 			     NEOTIER_HUGE_COST * NEOTIER_SINCE(NEOTIER_STAT_PING_PONG_HUGE);
 #undef NEOTIER_SINCE
+	snapshot.lasted_ns = dev->hotlist.ledger.lasted_ns;
 	snapshot.quota_pages = neotier_quota_pages(interval);
 	snapshot.fast_free_pages = neotier_room(dev);
 	snapshot.fast_total_pages = node_present_pages(dev->target_nid);

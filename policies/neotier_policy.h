@@ -59,6 +59,7 @@ struct neotier_snapshot {
 	u64 regrets;		/* pages reported hot that had been demoted to make room, less than payback_ms before */
 	u64 short_stays;	/* pages demoted to make room that had been promoted less than payback_ms before */
 	u64 ping_pong;		/* promoted pages that had been promoted before and demoted since */
+	u64 lasted_ns;		/* for which what is hot has stayed so, as far as was seen; 0: not known */
 	/* kernel, levels */
 	u64 quota_pages;	/* pages the quota allows in the interval; NEOTIER_NO_LIMIT: none */
 	u64 fast_free_pages;	/* promotable without reclaim, headroom taken off */

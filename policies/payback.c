@@ -15,6 +15,9 @@
  * slower copies, faster memory or a longer epoch wants another number. The operator states two figures that do not depend on
  * any of those.
  *
+ * payback is payback_ms, or a LASTED_SHARE-th of the time for which heat has lasted, if that is longer: what has been hot for
+ * seconds will not be cold in the next, and a lukewarm page repays its move too.
+ *
  * pressure, 1 .. 256, is for a hot set larger than the fast tier. Then every promotion throws out a page as hot as itself,
  * which comes back: while more than one in PING_PONG_SHARE promotions had been here before, pressure grows by a quarter with
  * each decision, so only ever hotter pages compete; otherwise it falls back by a sixteenth. Where one was demoted for each, it
@@ -22,8 +25,9 @@
  * (NeoMem's law squares the ratio into the share of hot pages; here the price of moving rises instead, and the histogram is not
  * needed.)
  *
- * What it gives up. A page that is lukewarm for hours would repay its move, but not within payback_ms: raise that. And
- * little is known about the page that makes room: this policy only sees it come back.
+ * What it gives up. For how long heat lasts is only known of pages above theta: where none is, a page that is lukewarm for hours
+ * stays, though it would repay its move. Raise payback_ms. And little is known about the page that makes room: this policy only sees
+ * it come back.
  *
  * Where it fails: heat that comes in bursts shorter than payback_ms looks steady, so each burst costs a move
  * (confirm_epochs is the guard). Where the device's counter_max is below theta, pages at counter_max count as hot.
@@ -39,6 +43,7 @@
 /* Fewer promotions in an interval say little about the cost of one, or about the share that comes back. */
 #define COST_SAMPLES 16U
 #define PING_PONG_SHARE 8U
+#define LASTED_SHARE 4U
 #define PRESSURE_ONE 256U
 #define PRESSURE_MAX (256U * PRESSURE_ONE)
 /* A device's epoch ends within a minute; a longer one is not believed, so that products stay within 64 bits. */
@@ -62,6 +67,11 @@ static void payback_init(void *state, const struct neotier_policy_params *params
 	s->saved_ns = neotier_clamp_u64(params->saved_ns, 1, 100000);
 	s->payback_ns = neotier_clamp_u64(params->payback_ms, 1, 60000) * 1000000;
 	s->pressure = PRESSURE_ONE;
+}
+
+static u64 payback_within(const struct payback_state *s, u64 lasted_ns)
+{
+	return neotier_clamp_u64(lasted_ns / LASTED_SHARE, s->payback_ns, 60000ULL * 1000000);
 }
 
 /* What is believed after so many moves more that took so long together. */
@@ -91,7 +101,8 @@ static void payback_decide(void *state, const struct neotier_snapshot *snapshot,
 	else
 		s->pressure = neotier_clamp_u64(s->pressure - s->pressure / 16, PRESSURE_ONE, PRESSURE_MAX);
 
-	theta = (s->cost_ns + (s->room_ns ? s->room_ns : s->cost_ns)) * epoch_ns / (s->saved_ns * s->payback_ns);	/* <= 1.2 * 10^17 / 10^6 */
+	theta = (s->cost_ns + (s->room_ns ? s->room_ns : s->cost_ns)) * epoch_ns /
+		(s->saved_ns * payback_within(s, snapshot->lasted_ns));	/* <= 1.2 * 10^17 / 10^6 */
 	theta = theta * s->pressure / PRESSURE_ONE;
 	if (snapshot->downsampling > 1)
 		theta /= snapshot->downsampling;

@@ -436,6 +436,20 @@ TEST(Payback, WhatMakesRoomHasACostOfItsOwn) {
   EXPECT_EQ(p.decide(s).threshold, 43u);
 }
 
+TEST(Payback, WhereHeatLastsAMoveHasLongerToRepay) {
+  neotier_snapshot s = quiet();
+  s.epoch_ns = 100'000'000;
+  for (const auto& [lasted_ms, threshold] :
+       {std::pair{0u, 50u}, {1000u, 50u}, {4000u, 50u}, {5000u, 40u}, {8000u, 25u}}) {
+    Instance p(neotier_policy_payback, a_second());
+    s.lasted_ns = lasted_ms * 1'000'000ULL;
+    EXPECT_EQ(p.decide(s).threshold, threshold) << lasted_ms << " ms";
+  }
+  Instance never(neotier_policy_payback, a_second());
+  s.lasted_ns = UINT64_MAX;
+  EXPECT_EQ(never.decide(s).threshold, 1u) << "and no figure is too large";
+}
+
 TEST(Payback, RegretsRaiseThePriceAsReturnsDo) {
   Instance p(neotier_policy_payback, a_second());
   neotier_snapshot s = quiet();

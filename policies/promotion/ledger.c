@@ -184,7 +184,7 @@ static void neotier_ledger_bury(struct neotier_ledger *ledger, u64 epoch_ns)
 		ledger->expected_ppm = ledger->reported = 0;
 	}
 	if (before && !ledger->nr_controls)
-		ledger->heat = ledger->steady_ns = ledger->unknown_ns = 0;
+		ledger->heat = ledger->steady_ns = ledger->lasted_ns = ledger->unknown_ns = 0;
 }
 
 /* Of the controls those that are still hot, by those that were reported, of those that would have been. */
@@ -218,10 +218,12 @@ static void neotier_ledger_lasts(struct neotier_ledger *ledger, u64 interval_ns)
 	ledger->warm_peak_ppm = neotier_ledger_max(ledger->warm_peak_ppm - ledger->warm_peak_ppm / 16, NEOTIER_LEDGER_PPM * 2 / 3);
 	if (warm_ppm < ledger->warm_peak_ppm / 2) {
 		ledger->steady_ns = ledger->steady_ns * warm_ppm / ledger->warm_peak_ppm;
+		ledger->lasted_ns = ledger->lasted_ns * warm_ppm / ledger->warm_peak_ppm;
 		ledger->warm_peak_ppm = warm_ppm;
 		return;
 	}
 	ledger->steady_ns = neotier_ledger_min(ledger->steady_ns + interval_ns, NEOTIER_LEDGER_STEADY_NS);
+	ledger->lasted_ns = neotier_ledger_min(ledger->lasted_ns + interval_ns, NEOTIER_LEDGER_LASTED_NS);
 	if (warm_ppm > ledger->warm_peak_ppm)
 		ledger->warm_peak_ppm = warm_ppm;
 }

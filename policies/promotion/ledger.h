@@ -51,6 +51,8 @@ extern "C" {
 #define NEOTIER_LEDGER_HORIZON_NS 8000000000ULL
 /* For longer than that no heat is expected to last, however long it has. */
 #define NEOTIER_LEDGER_STEADY_NS 1000000000ULL
+/* And longer than that it is not asked for how long it has. */
+#define NEOTIER_LEDGER_LASTED_NS 8000000000ULL
 /* For which heat has to have lasted before a page moves for it. */
 #define NEOTIER_LEDGER_PROOF_NS 100000000ULL
 /* Of a horizon, in which promoted pages are counted. */
@@ -137,7 +139,8 @@ struct neotier_ledger {
 	bool warmed;			/* warm_ppm is known */
 	u64 warm_ppm, warm_peak_ppm;	/* of the controls, that are still hot; of late and at most */
 	u64 heat;			/* requests to a control in an epoch, times NEOTIER_LEDGER_FINE */
-	u64 steady_ns;			/* for which as many stayed hot */
+	u64 steady_ns;			/* for which as many stayed hot, as far as that is expected to go on */
+	u64 lasted_ns;			/* the same, up to NEOTIER_LEDGER_LASTED_NS */
 	u64 unknown_ns;			/* since then, while it is not known how many do */
 	u64 page_ns;			/* that a page will win if heat lasts for as long again */
 	s64 gain_ppm;			/* what the promoted pages win now, less what is regretted, of the time */

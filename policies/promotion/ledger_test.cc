@@ -322,6 +322,24 @@ TEST(Ledger, WhereHalfAsManyStayHotHeatHasLastedForLess) {
   EXPECT_LT(a.ledger.steady_ns, 3 * kEpoch) << "less than a quarter";
 }
 
+TEST(Ledger, ItIsKnownForHowLongHeatHasLastedLongerThanItIsExpectedToGoOn) {
+  Account a;
+  const std::vector<uint32_t> pages = controls(a, 8);
+  const auto pass = [&](uint32_t hot) {
+    for (uint32_t i = 0; i < hot; ++i) a.report(pages[i], 100);
+    a.settle();
+  };
+  for (int i = 0; i < 40; ++i) pass(8);
+  EXPECT_EQ(a.ledger.lasted_ns, 40 * kEpoch);
+  EXPECT_EQ(a.ledger.steady_ns, NEOTIER_LEDGER_STEADY_NS);
+  pass(0);
+  pass(0);
+  EXPECT_LT(a.ledger.lasted_ns, 20 * kEpoch) << "what goes cold ends both";
+  EXPECT_GT(a.ledger.lasted_ns, 0u);
+  for (int i = 0; i < 10; ++i) pass(0);
+  EXPECT_EQ(a.ledger.lasted_ns, 0u);
+}
+
 TEST(Ledger, HeatDoesNotLastWhereOtherPagesAreHotEachTime) {
   for (const size_t hot : {8, 2}) {
     Account a;

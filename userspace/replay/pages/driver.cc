@@ -195,6 +195,7 @@ void Driver::decide(uint64_t now) {
   s.demote_ns = counts_.demote_ns - decided_counts_.demote_ns + counts_.age_ns - decided_counts_.age_ns;
   s.regrets = counts_.regrets - decided_counts_.regrets;
   s.short_stays = counts_.short_stays - decided_counts_.short_stays;
+  s.lasted_ns = hotlist_.ledger.lasted_ns;
   s.quota_pages = neotier_bucket_pages(quota_rate(), std::min<uint64_t>(interval, 60'000 * kMs));
   const neotier_levels levels = this->levels();
   s.fast_free_pages = neotier_room_pages(&room_, hotlist_.waiting.nr, &levels);
