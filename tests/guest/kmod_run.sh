@@ -3,7 +3,7 @@
 # Host side: boots a stock kernel in QEMU (TCG) with two NUMA nodes and two plain ivshmem devices, each behind a root port
 # of its own, runs the kmod_*.sh tests in it with kmod_device as the device, prints their TAP. No emulator of the profiler
 # is involved; a device that nobody plays is a stranger's. Four CPUs: what the module does at the same time elsewhere counts.
-#   kmod_run.sh <vmlinuz> <neotier.ko> [script ...]
+#   kmod_run.sh <kernel> <neotier.ko> [script ...]
 # MOVABLE=1: node 1 is memory that was plugged in, all of it ZONE_MOVABLE, as daxctl brings CXL memory online.
 # SMP: CPUs. ICOUNT=<shift> makes guest time count instructions, on one CPU. NODE0, NODE1: MiB of memory. EXTRA: more QEMU
 # arguments; APPEND: more kernel parameters. GUEST_ENV: settings for the scripts, NAME=value. UNTESTED: a neotier.ko that

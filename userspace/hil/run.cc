@@ -294,7 +294,7 @@ Installation Installation::find(const std::string& kernel) {
   if (fs::is_directory(kernels)) {
     for (const auto& entry : fs::directory_iterator(kernels)) {
       const std::string release = entry.path().filename();
-      const fs::path image = entry.path() / "boot" / ("vmlinuz-" + release);
+      const fs::path image = entry.path() / "boot" / ("vmlinux-" + release);
       if (!release.starts_with(kernel + ".") || !fs::exists(image)) continue;
       found.kernel_image = image;
       found.kernel_modules = entry.path() / "lib" / "modules" / release / "kernel";
