@@ -130,15 +130,17 @@ def redis(options):
 
 
 def memcached(run):
-    """The client is awk and nc. A key's heat is its number's; keys are stored scattered, so that nine share a page."""
+    """The client is awk and nc. A key's heat is its number's; keys are stored scattered, so that nine share a page. A part at a time,
+    as what is asked for without reading fills the kernel's buffers; killed, as the server ends by its clock's next second."""
     keys = run.size(240_000)
     return ["mkdir -p /etc; echo 'root:x:0:0::/:/bin/sh' > /etc/passwd; "  # it asks who root is
             f"memcached -u root -l 127.0.0.1 -m {run.size(160)} -t 1 & server=$!; until nc 127.0.0.1 11211 < /dev/null 2> /dev/null; do sleep .02; done; "
             f"awk 'BEGIN {{ v = sprintf(\"%0400d\", 0); for (i = 0; i < {keys}; i++) "
             f"printf \"set k%07d 0 0 400 noreply\\r\\n%s\\r\\n\", (i * 7919) % {keys}, v; printf \"quit\\r\\n\" }}' | nc 127.0.0.1 11211; "
-            f"echo loaded; awk 'BEGIN {{ srand({run.seed}); for (i = 0; i < {run.work(100_000)}; i++) "
-            f"printf \"get k%07d\\r\\n\", int(rand() * {keys} / (i % 10 ? 10 : 1)); printf \"quit\\r\\n\" }}' | "
-            "nc 127.0.0.1 11211 > /dev/null; kill $server; wait"]
+            f"echo loaded; for part in $(seq {max(1, run.work(100_000) // 5000)}); do awk -v seed={run.seed} -v part=$part "
+            f"'BEGIN {{ srand(seed * 10000 + part); for (i = 0; i < 5000; i++) printf \"get k%07d\\r\\n\", "
+            f"int(rand() * {keys} / (i % 10 ? 10 : 1)); printf \"quit\\r\\n\" }}' | nc 127.0.0.1 11211 > /dev/null; done; "
+            "kill -KILL $server; wait"]
 
 
 def shape(name, accesses, mib=144):
