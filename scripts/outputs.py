@@ -48,8 +48,8 @@ class OutputFile:
     def refuse(self, why):
         sys.exit(f"{self.label}: {why}")
 
-    def finish(self, text):
-        data = text.encode()
+    def finish(self, content):
+        data = content if isinstance(content, bytes) else content.encode()
         part = f"{self.path}.neotier-{os.getpid()}.part"
         try:
             while data:
