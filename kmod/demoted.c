@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Which pages of the devices' memory reclaim has demoted lately: what their reports cost is the price of the room that was
- * made (promotion/ledger.h).
+ * Which pages of the devices' memory have been demoted lately: what their reports cost is the price of the room that was made
+ * (promotion/ledger.h). A byte for each page frame has the parity of the horizon and a tag of what was put there. What comes to
+ * lie there after the demoted page was freed has another tag: to read that is no regret, but for one page in 127.
  *
  * Nothing that a module may call tells of kswapd's moves. But each page table entry that a migration restores passes a
  * tracepoint, and probes of tracepoints are for modules. There the page is known by its new PFN, and who moves it by the
  * task's flags: reclaim. A kernel without that tracepoint tells nothing, and no regret is counted.
  *
- * Invariant: a device's bits outlive every probe that may see them (RCU).
+ * Invariant: a device's marks outlive every probe that may see them (RCU).
  */
-#include <linux/bitmap.h>
+#include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/pgtable.h>
 #include <linux/rculist.h>
 #include <linux/sched.h>
+#include <linux/sizes.h>
 #include <linux/spinlock.h>
 #include <linux/string.h>
 #include <linux/tracepoint.h>
@@ -24,14 +26,21 @@ static LIST_HEAD(neotier_watched);
 static DEFINE_SPINLOCK(neotier_watched_lock);
 static struct tracepoint *neotier_restored;
 
+/* Of what lies there; 1 .. 127. */
+static u8 neotier_demoted_tag(unsigned long pfn)
+{
+	return neotier_identity_of(pfn_to_page(pfn)) % 127 + 1;
+}
+
 static void neotier_demoted_set(struct neotier_demoted *demoted, unsigned long pfn)
 {
 	unsigned long page = pfn - demoted->base_pfn;
+	unsigned int now = READ_ONCE(demoted->now);
 
 	if (page >= demoted->nr_pages)
 		return;
-	set_bit(page, demoted->bits[READ_ONCE(demoted->now)]);
-	WRITE_ONCE(demoted->any[demoted->now], true);
+	WRITE_ONCE(demoted->marks[page], (u8)(neotier_demoted_tag(pfn) << 1 | now));
+	WRITE_ONCE(demoted->any[now], true);
 }
 
 /* Under the page table's lock. */
@@ -73,18 +82,12 @@ void neotier_demoted_exit(void)
 int neotier_demoted_alloc(struct neotier_device *dev)
 {
 	struct neotier_demoted *demoted = &dev->demoted;
-	size_t bytes = BITS_TO_LONGS(dev->nr_pages) * sizeof(long);
 
 	demoted->base_pfn = dev->base_pfn;
 	demoted->nr_pages = dev->nr_pages;
-	demoted->bits[0] = vzalloc(bytes);
-	demoted->bits[1] = vzalloc(bytes);
-	if (!demoted->bits[0] || !demoted->bits[1]) {
-		vfree(demoted->bits[0]);
-		vfree(demoted->bits[1]);
-		demoted->bits[0] = demoted->bits[1] = NULL;
+	demoted->marks = vzalloc(round_up(dev->nr_pages, sizeof(long)));
+	if (!demoted->marks)
 		return -ENOMEM;
-	}
 	spin_lock(&neotier_watched_lock);
 	list_add_rcu(&demoted->node, &neotier_watched);
 	spin_unlock(&neotier_watched_lock);
@@ -95,15 +98,14 @@ void neotier_demoted_free(struct neotier_device *dev)
 {
 	struct neotier_demoted *demoted = &dev->demoted;
 
-	if (!demoted->bits[0])
+	if (!demoted->marks)
 		return;
 	spin_lock(&neotier_watched_lock);
 	list_del_rcu(&demoted->node);
 	spin_unlock(&neotier_watched_lock);
 	synchronize_rcu();
-	vfree(demoted->bits[0]);
-	vfree(demoted->bits[1]);
-	demoted->bits[0] = demoted->bits[1] = NULL;
+	vfree(demoted->marks);
+	demoted->marks = NULL;
 }
 
 void neotier_demoted_note(struct neotier_device *dev, unsigned long pfn)
@@ -111,22 +113,41 @@ void neotier_demoted_note(struct neotier_device *dev, unsigned long pfn)
 	neotier_demoted_set(&dev->demoted, pfn);
 }
 
+/* Without a reference: a page in between is another one than it was. */
 bool neotier_demoted_lately(const struct neotier_device *dev, u32 page)
 {
-	const struct neotier_demoted *demoted = &dev->demoted;
+	u8 mark = READ_ONCE(dev->demoted.marks[page]);
 
-	return test_bit(page, demoted->bits[0]) || test_bit(page, demoted->bits[1]);
+	return mark && pfn_to_online_page(dev->base_pfn + page) && mark >> 1 == neotier_demoted_tag(dev->base_pfn + page);
 }
 
-/* A bit that is set while the oldest are cleared may be lost: one page less that is regretted. */
+static void neotier_demoted_forget(u8 *marks, unsigned int horizon)
+{
+	unsigned int i;
+
+	for (i = 0; i < sizeof(long); i++) {
+		u8 mark = READ_ONCE(marks[i]);
+
+		if (mark && (mark & 1) == horizon)
+			WRITE_ONCE(marks[i], 0);
+	}
+}
+
+/* A page that is marked while the oldest marks are cleared may lose its own: one page less that is regretted. */
 void neotier_demoted_pass(struct neotier_device *dev)
 {
 	struct neotier_demoted *demoted = &dev->demoted;
 	unsigned int oldest = !demoted->now;
+	unsigned long page;
 
 	if (demoted->any[oldest]) {
 		WRITE_ONCE(demoted->any[oldest], false);
-		bitmap_zero(demoted->bits[oldest], demoted->nr_pages);
+		for (page = 0; page < demoted->nr_pages; page += sizeof(long)) {
+			if (READ_ONCE(*(unsigned long *)&demoted->marks[page]))
+				neotier_demoted_forget(&demoted->marks[page], oldest);
+			if (page % SZ_1M == 0)
+				cond_resched();
+		}
 	}
 	WRITE_ONCE(demoted->now, oldest);
 }

@@ -138,7 +138,7 @@ static bool neotier_hotlist_demoted(void *owner, u32 page)
 	return neotier_demoted_lately(owner, page);
 }
 
-static u64 neotier_identity_of(struct page *page)
+u64 neotier_identity_of(struct page *page)
 {
 	struct folio *folio = page_folio(page);
 

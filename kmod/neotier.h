@@ -68,9 +68,9 @@ enum neotier_run_state {
 struct neotier_demoted {
 	struct list_head node;
 	unsigned long base_pfn, nr_pages;
-	unsigned long *bits[2];
+	u8 *marks;		/* of each page: a tag of what was put there, times 2, and the horizon's parity; 0: nothing */
 	bool any[2];
-	unsigned int now;	/* of bits: this horizon's */
+	unsigned int now;	/* parity of this horizon */
 };
 
 /* Of the thread's steps since the last settlement, by the kernel's clock. */
@@ -313,6 +313,9 @@ void neotier_returns_note(struct neotier_device *dev, struct page *page);
 
 /* Counts a huge folio worth its move if it has been promoted before. */
 void neotier_huge_returns_count(struct neotier_device *dev, struct page *page);
+
+/* What a page is, wherever it lies. Without a reference it may be another one than it was. */
+u64 neotier_identity_of(struct page *page);
 
 /* Remembers a page that was demoted to make room. */
 void neotier_regrets_note(struct neotier_device *dev, struct page *page);

@@ -23,10 +23,11 @@ static u32 neotier_parts_since(u32 now, u32 then)
 	return (now - then) & NEOTIER_PART_MASK;
 }
 
-bool neotier_confirmed(const struct neotier_seen_table *seen, u32 page, u64 now_ns, u64 epoch_ns, u32 wanted)
+bool neotier_confirmed(const struct neotier_seen_table *seen, u32 page, u64 now_ns, u64 epoch_ns, u32 wanted, u64 read_ppm)
 {
 	struct neotier_seen *set = neotier_seen_set(seen, page), *entry = set;
 	u32 part = (u32)(now_ns / (epoch_ns / NEOTIER_SEEN_PARTS)) & NEOTIER_PART_MASK, passed, i;
+	u64 gap = NEOTIER_SEEN_GAP * 1000000ULL / neotier_clamp_u64(read_ppm, 1000000 / NEOTIER_SEEN_RARE, 1000000);
 
 	if (wanted <= 1)
 		return true;
@@ -40,7 +41,7 @@ bool neotier_confirmed(const struct neotier_seen_table *seen, u32 page, u64 now_
 			entry = &set[i];
 	}
 	passed = neotier_parts_since(part, entry->part);
-	if (entry->page1 != page + 1 || passed > NEOTIER_SEEN_GAP) {
+	if (entry->page1 != page + 1 || passed > gap) {
 		entry->page1 = page + 1;
 		entry->times = 1;
 		entry->part = part & NEOTIER_PART_MASK;

@@ -14,10 +14,11 @@ constexpr uint32_t kSetsLog2 = 14;
 
 struct Table {
   bool report(uint32_t page, double epochs, uint32_t wanted = 2) {
-    return neotier_confirmed(&table, page, static_cast<uint64_t>(epochs * kEpochNs), kEpochNs, wanted);
+    return neotier_confirmed(&table, page, static_cast<uint64_t>(epochs * kEpochNs), kEpochNs, wanted, read_ppm);
   }
   std::vector<neotier_seen> entries = std::vector<neotier_seen>(NEOTIER_SEEN_WAYS << kSetsLog2);
   neotier_seen_table table = {entries.data(), kSetsLog2};
+  uint64_t read_ppm = 1'000'000;
 };
 
 TEST(Confirm, OneEpochIsEnoughWhereOneIsWanted) {
@@ -51,6 +52,24 @@ TEST(Confirm, WhateverTheClocksAreApartEachEpochCounts) {
     EXPECT_FALSE(table.report(7, phase + .88, 3)) << phase;
     EXPECT_TRUE(table.report(7, phase + 1.76, 3)) << phase;
   }
+}
+
+// Where one report in four is read, a page that is hot in each epoch is seen in one of four.
+TEST(Confirm, WhereFewReportsAreReadAPageIsWaitedForAsMuchLonger) {
+  Table table;
+  table.read_ppm = 250'000;
+  EXPECT_FALSE(table.report(7, 1));
+  EXPECT_TRUE(table.report(7, 11)) << "ten epochs, four times two and a half";
+  EXPECT_FALSE(table.report(8, 1));
+  EXPECT_FALSE(table.report(8, 11.2));
+  table.read_ppm = 0;
+  EXPECT_FALSE(table.report(9, 1));
+  EXPECT_TRUE(table.report(9, 21)) << "eight times at most";
+  EXPECT_FALSE(table.report(10, 1));
+  EXPECT_FALSE(table.report(10, 21.2));
+  table.read_ppm = 2'000'000;
+  EXPECT_FALSE(table.report(11, 1));
+  EXPECT_TRUE(table.report(11, 3.5)) << "never for less than two and a half";
 }
 
 TEST(Confirm, ConfirmedIsForgotten) {

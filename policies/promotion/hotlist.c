@@ -54,7 +54,7 @@ enum neotier_skip neotier_hotlist_report(struct neotier_hotlist *list, u32 page,
 		list->ops->skip(list->owner, page, NEOTIER_SKIP_DUPLICATE);
 		return NEOTIER_SKIP_DUPLICATE;
 	}
-	if (!neotier_confirmed(&list->seen, page, now_ns, epoch_ns, confirm_epochs))
+	if (!neotier_confirmed(&list->seen, page, now_ns, epoch_ns, confirm_epochs, neotier_ledger_read_ppm(&list->ledger)))
 		return neotier_hotlist_drop(list, page, NEOTIER_SKIP_UNCONFIRMED);
 	list->confirmed++;
 	/* Here as well as before the move: kswapd is woken, and others demoted, for what waits. */

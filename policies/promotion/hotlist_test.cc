@@ -192,6 +192,17 @@ TEST(Hotlist, WhereNoneMayMoveTheHottestBecomeControlsAsManyAsAreLacking) {
   EXPECT_EQ(list.skipped, (Skipped{{list.list.ledger.controls[0].page, NEOTIER_SKIP_CONTROL}}));
 }
 
+TEST(Hotlist, WhereFewReportsAreReadAPageIsConfirmedLater) {
+  for (const uint64_t read_ppm : {1'000'000, 125'000}) {
+    List list;
+    list.list.ledger.watched_ns = 1;
+    list.list.ledger.seen_ppm = read_ppm;
+    list.report(7, 1 * kEpoch, 10, 2);
+    list.report(7, 10 * kEpoch, 10, 2);
+    EXPECT_EQ(list.list.waiting.nr, read_ppm == 125'000) << read_ppm;
+  }
+}
+
 TEST(Hotlist, WithoutABoundNobodyIsAControl) {
   List list;
   for (uint32_t page = 0; page < 64; ++page) list.report(page, kMs);

@@ -212,6 +212,12 @@ static inline bool neotier_ledger_bounds(const struct neotier_ledger *ledger)
 	return ledger->terms.loss_ppm < NEOTIER_LEDGER_NO_BOUND;
 }
 
+/* Of the device's reports, those that were read of late, in parts per million. */
+static inline u64 neotier_ledger_read_ppm(const struct neotier_ledger *ledger)
+{
+	return ledger->watched_ns ? ledger->seen_ppm : 1000000;
+}
+
 /* Whether there are fewer controls than it takes to tell for how long heat lasts. */
 static inline bool neotier_ledger_wants_pilots(const struct neotier_ledger *ledger)
 {

@@ -63,23 +63,39 @@ knob log_interval_s 0
 dmesg | grep -q "in [0-9]* s: [1-9][0-9]* pages promoted, 0 demoted; [1-9][0-9]* ms won" && ok "says what was moved and won" ||
 	not_ok "says what was moved and won" "$(dmesg | grep 'pages promoted')"
 
+# Another program's pages in the frames that are free again. One in 127 is taken for what lay there.
+fresh_is_no_regret() {
+	each=$((($(stat regret_ns) - before) / ($(stat drained) - drained + 1)))
+	before=$(stat regret_ns)
+	drained=$(stat drained)
+	line=$($content mb=48 seconds=$((2 * NEOTIER_SLOW)) sleep)
+	fresh=$((($(stat regret_ns) - before) / ($(stat drained) - drained + 1)))
+	echo "# regret for each report: $each ns, of pages that came later $fresh ns, $(($(stat drained) - drained)) reports"
+	[ $fresh -lt $((each / 8)) ] && ok "what comes to lie in the frame of a demoted page is no regret" ||
+		not_ok "what comes to lie in the frame of a demoted page is no regret" "$each ns for each report, then $fresh; $line"
+}
+
 # The cold memory that kswapd demotes to make room is what turns hot.
 if [ -w /sys/kernel/mm/numa/demotion_enabled ] && grep -q remove_migration_pte /sys/kernel/tracing/available_events; then
 	echo 1 > /sys/kernel/mm/numa/demotion_enabled
 	knob room kswapd
 	knob saved_ns 100
 	before=$(stat regret_ns)
+	drained=$(stat drained)
 	demoted=$(vmstat pgdemote_kswapd)
 	line=$($content mb=16 cold=$(($(node_free_mb) + 16)) seconds=$((60 * NEOTIER_SLOW)) stop=3900 sleep turn)
 	if [ "$(vmstat pgdemote_kswapd)" = "$demoted" ]; then
 		skip "what kswapd has demoted and turns out hot costs" "this kernel's kswapd demotes nothing here"
+		skip "what comes to lie in the frame of a demoted page is no regret" "this kernel's kswapd demotes nothing here"
 	elif [ "$(stat regret_ns)" -gt "$before" ]; then
 		ok "what kswapd has demoted and turns out hot costs"
+		fresh_is_no_regret
 	else
 		not_ok "what kswapd has demoted and turns out hot costs" "$line regret_ns $before -> $(stat regret_ns)"
 	fi
 else
 	skip "what kswapd has demoted and turns out hot costs" "this kernel does not demote, or does not tell"
+	skip "what comes to lie in the frame of a demoted page is no regret" "this kernel does not demote, or does not tell"
 fi
 unload
 check "kernel log clean" log_clean
