@@ -236,7 +236,7 @@ PROGRAMS = {
         "text": "igraph's PageRank (PRPACK) from Python, 130,000 vertices, 1,300,000 edges at random",
         "shape": "growth, then sweeps with equal heat",
         "packages": ["python3-igraph"],
-        "seconds": 0.5,
+        "seconds": 2.5,
         "options": ["--rehearsal", "yes", "--roi-after", "ready"],
         "command": igraph,
     },
