@@ -132,7 +132,9 @@ TEST_F(AttentionOverStore, LoadedBlocksGiveTheSameBitsFullAndSparse) {
   uint64_t failed = 0;
   {
     Mover mover(*engine_, keys_);
-    for (int round = 0; round < 60; round++) {
+    // On a busy machine the mover may get no turn for long.
+    for (int round = 0; round < 60 || mover.moves <= 10 || !failed; round++) {
+      ASSERT_LT(round, 20'000);
       const std::vector<float> q = query();
       const uint32_t budgets[8] = {2, 4, 6, 8, 10, 12, 3, 5};
       const auto choice = compute::choose_blocks(kShape, digests_, q, budgets);
@@ -165,15 +167,14 @@ TEST_F(AttentionOverStore, LoadedBlocksGiveTheSameBitsFullAndSparse) {
       const std::vector<float> reference = attend(resident_, q, c), moved = attend(blocks, q, c);
       ASSERT_EQ(std::memcmp(reference.data(), moved.data(), reference.size() * sizeof(float)), 0) << "round " << round;
     }
-    EXPECT_GT(mover.moves, 10u);
   }
-  EXPECT_GT(failed, 0u);
 }
 
 // Without a copy: pinned where they are, in the tier that the CPU can address.
 TEST_F(AttentionOverStore, PinnedBlocksGiveTheSameBits) {
   Mover mover(*engine_, keys_);
-  for (int round = 0; round < 60; round++) {
+  for (int round = 0; round < 60 || mover.moves <= 10; round++) {
+    ASSERT_LT(round, 20'000);
     const std::vector<float> q = query();
     const engine::SessionId pins = engine_->open_session();
     std::vector<KvBlock> there, same;
