@@ -4,8 +4,9 @@
  * back: moving such a page costs more than it can bring. A page has to be reported in several epochs. Reports count as
  * those of different epochs when three quarters of an epoch lie between them, by the host's clock alone. The device
  * begins its epochs at other times than the host, so by numbers of epochs one short use can count twice. More than two
- * and a half epochs without a report begin anew, and where only some reports are read as many times longer. A set of 4 ways is 32 bytes; the one unseen for longest gives way,
- * which costs that page one more epoch. A page's set: the upper bits of its product with 0x61C88647.
+ * and a half epochs without a report begin anew, and where only some reports are read as many times longer. A set of 4
+ * ways is 32 bytes; the one unseen for longest gives way, which costs that page one more epoch. A page's set: the upper
+ * bits of its product with 0x61C88647.
  *
  * Freestanding C, the same object in neotier.ko, the replay and the unit test. Thread safety: one caller at a time.
  */
@@ -19,7 +20,10 @@ extern "C" {
 #endif
 
 #define NEOTIER_SEEN_WAYS 4U
-/* Time between two reports is counted in parts of an epoch: at least APART of them, at most GAP; where few are read, RARE times that. */
+/*
+ * Time between two reports is counted in parts of an epoch: at least APART of them, at most GAP, and where few reports are
+ * read RARE times that.
+ */
 #define NEOTIER_SEEN_PARTS 8U
 #define NEOTIER_SEEN_APART 6U
 #define NEOTIER_SEEN_GAP 20U
