@@ -101,6 +101,7 @@ struct neotier_device {
 	enum neotier_run_state state;
 	bool paused;		/* by the memory notifier, under lock */
 	bool offline;		/* part of its memory is, and the log says so; as paused */
+	bool hurries;		/* its thread, from the last decision on, neotier_ledger_hurries() */
 	bool parked;		/* its registers are not to be touched: a reset or a suspend is on; as paused */
 	bool has_irq;
 	atomic_t interrupts;	/* not counted yet */

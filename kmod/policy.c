@@ -83,6 +83,7 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	neotier_exchange_restart(dev);
 	/* Until the first decision as well. */
 	dev->promotion.left = neotier_policy_pages(dev);
+	WRITE_ONCE(dev->hurries, neotier_ledger_hurries(&dev->hotlist.ledger));
 	dev->decided_ns = now_ns;
 	neotier_policy_pause(dev);
 	dev->decided = neotier_clock_now(dev);
@@ -282,6 +283,7 @@ void neotier_policy_step(struct neotier_device *dev, u64 now_ns)
 	WRITE_ONCE(dev->conf.threshold, plan.threshold);
 	neotier_policy_settle(dev, &snapshot, span_ns, own_ns);
 	dev->promotion.left = min(plan.promote_max, neotier_policy_pages(dev));
+	WRITE_ONCE(dev->hurries, neotier_ledger_hurries(&dev->hotlist.ledger));
 	dev->decided_ns = now_ns;
 	neotier_stat_add(dev, NEOTIER_STAT_DECISIONS, 1);
 	memcpy(dev->decided_stats, dev->stats, sizeof(dev->stats));

@@ -8,6 +8,7 @@
 #include <linux/kthread.h>
 #include <linux/ktime.h>
 #include <linux/sched.h>
+#include <uapi/linux/sched/types.h>
 #include "compat.h"
 #include "neotier.h"
 #include "trace.h"
@@ -257,6 +258,23 @@ static ktime_t neotier_epoch_begins(const struct neotier_device *dev)
 	return ns_to_ktime(dev->drain.next_ns);
 }
 
+/*
+ * Whom the thread interrupts when it wakes. Invariant: nobody, while nothing is won by it; then it waits for its turn among those
+ * that run. Another class or priority than its own was given by the machine's owner, and stays.
+ */
+static void neotier_thread_pace(const struct neotier_device *dev)
+{
+	struct sched_attr attr = {
+		.size = sizeof(attr),
+		.sched_policy = READ_ONCE(dev->hurries) ? SCHED_NORMAL : SCHED_BATCH,
+		.sched_nice = task_nice(current),
+	};
+
+	if (current->policy == attr.sched_policy || (current->policy != SCHED_NORMAL && current->policy != SCHED_BATCH))
+		return;
+	sched_setattr_nocheck(current, &attr);
+}
+
 static int neotier_thread(void *data)
 {
 	struct neotier_device *dev = data;
@@ -280,6 +298,7 @@ static int neotier_thread(void *data)
 			cond_resched();
 		} while (what == NEOTIER_AGAIN && !kthread_should_stop() && !freezing(current));
 
+		neotier_thread_pace(dev);
 		now = ktime_get();
 		period_us = neotier_sleep_us(dev);
 		if (what == NEOTIER_WAIT_ROOM) {

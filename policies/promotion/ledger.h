@@ -86,6 +86,8 @@ extern "C" {
 #define NEOTIER_LEDGER_PAUSE 8U
 /* Of the time, that could be won: who could win less looks for little anyway. */
 #define NEOTIER_LEDGER_MUCH_PPM 50000U
+/* Of the time: who wins less is in no hurry. */
+#define NEOTIER_LEDGER_HURRY_PPM 10000
 /* loss_ppm that bounds nothing. */
 #define NEOTIER_LEDGER_NO_BOUND 1000000U
 /* What the module and the replay begin with. */
@@ -210,6 +212,15 @@ u64 neotier_ledger_pages(const struct neotier_ledger *ledger, u32 least);
 static inline bool neotier_ledger_bounds(const struct neotier_ledger *ledger)
 {
 	return ledger->terms.loss_ppm < NEOTIER_LEDGER_NO_BOUND;
+}
+
+/*
+ * Whether a look is worth the moment at which it comes. One that interrupts a program costs it more than its own time: programs
+ * that take turns on a CPU take others then (docs/decisions/0077-turns.md).
+ */
+static inline bool neotier_ledger_hurries(const struct neotier_ledger *ledger)
+{
+	return !neotier_ledger_bounds(ledger) || ledger->gain_ppm >= NEOTIER_LEDGER_HURRY_PPM;
 }
 
 /* Of the device's reports, those that were read of late, in parts per million. */

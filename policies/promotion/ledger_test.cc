@@ -515,6 +515,21 @@ TEST(Ledger, WhatWentColdIsNotCountedOn) {
   EXPECT_EQ(a.ledger.gain_ppm, 0);
 }
 
+TEST(Ledger, WhoWinsAHundredthOfTheTimeIsInAHurry) {
+  for (const uint32_t count : {12u, 13u}) {
+    Account a;
+    EXPECT_FALSE(neotier_ledger_hurries(&a.ledger)) << "nothing is won yet";
+    const uint32_t control = a.choose(0, count);
+    a.promote(1000);
+    for (int i = 0; i < 4; ++i) {
+      a.report(control, count);
+      a.settle();
+    }
+    EXPECT_EQ(a.ledger.gain_ppm, count * 800) << "1000 pages, so many reads of 40 ns each, in 50 ms";
+    EXPECT_EQ(neotier_ledger_hurries(&a.ledger), count == 13);
+  }
+}
+
 // Looking costs, and wins nothing by itself, however hot the controls are.
 TEST(Ledger, HotControlsDoNotPayForLookingWhereNothingHasJustMoved) {
   Account a;
@@ -752,6 +767,7 @@ TEST(Ledger, WithoutABoundThereAreNoControlsAndNoLimit) {
   a.settle();
   EXPECT_EQ(neotier_ledger_pages(&a.ledger, kLeast), NEOTIER_NO_LIMIT);
   EXPECT_FALSE(neotier_ledger_stopped(&a.ledger));
+  EXPECT_TRUE(neotier_ledger_hurries(&a.ledger)) << "what is won is not known";
   EXPECT_EQ(a.ledger.spent_ns, 100000 * (20 * kUs + NEOTIER_LEDGER_MOVE_NS)) << "but it is said what it has cost";
 }
 

@@ -14,8 +14,18 @@ content="$NEOTIER_BIN/kmod_content node=$node"
 echo 0 > /proc/sys/kernel/numa_balancing
 echo 1 > $sys/device0/threshold
 
+# Its class: 0 is SCHED_OTHER, 3 is SCHED_BATCH.
+class_is() {
+	local path
+	for path in /proc/[0-9]*; do
+		[ "$(cat "$path/comm" 2> /dev/null)" = neotier/0 ] && [ "$(cut -d ' ' -f 41 "$path/stat")" = "$1" ] && return
+	done
+	return 1
+}
+check "without a bound its thread interrupts whom it likes" eventually class_is 0
 knob loss_ppm 0
 knob loss_base_ms 0
+check "with one, and nothing won, it waits for its turn" eventually class_is 3
 check "with nothing to spend the device rests" eventually state_is 0 resting
 reported=$(stat drained)
 line=$($content mb=8 seconds=3 sleep)
@@ -32,13 +42,18 @@ knob loss_base_ms 10000
 check "with something to spend it runs" eventually state_is 0 running
 before=$(stat skipped_control)
 # What they win shows in the decision after their move, while the controls are still hot.
-earned() { above won_ns 0 && above promoted 1800; }
+hurried=0
+earned() {
+	class_is 0 && hurried=1
+	above won_ns 0 && above promoted 1800 && [ $hurried = 1 ]
+}
 content_until earned node="$node" mb=8 want=1800 sleep
 status=$?
 controls=$(($(stat skipped_control) - before))
 [ $status -eq 0 ] && [ $controls -gt 0 ] && ok "pages move once their heat has lasted, and some stay as controls" ||
 	not_ok "pages move once their heat has lasted, and some stay as controls" "$line controls=$controls"
 [ "$(stat won_ns)" -gt 0 ] && ok "what was promoted has won time, by the controls" || not_ok "what was promoted has won time, by the controls" "won_ns=$(stat won_ns)"
+check "while much is won its thread does not wait for its turn" [ $hurried = 1 ]
 echo "# spent $(stat spent_ns) won $(stat won_ns) regret $(stat regret_ns) ns, $(stat promoted) promoted, $controls reports of controls"
 
 # A second of that heat saves 20 ns, and a move takes 1 us or more, whatever it costs here.
