@@ -14,14 +14,9 @@ content="$NEOTIER_BIN/kmod_content node=$node"
 echo 0 > /proc/sys/kernel/numa_balancing
 echo 1 > $sys/device0/threshold
 
-# Its class: 0 is SCHED_OTHER, 3 is SCHED_BATCH.
-class_is() {
-	local path
-	for path in /proc/[0-9]*; do
-		[ "$(cat "$path/comm" 2> /dev/null)" = neotier/0 ] && [ "$(cut -d ' ' -f 41 "$path/stat")" = "$1" ] && return
-	done
-	return 1
-}
+# The device's thread, and its class: 0 is SCHED_OTHER, 3 is SCHED_BATCH.
+thread=$(grep -lx neotier/0 /proc/[0-9]*/comm)
+class_is() { [ "$(cut -d ' ' -f 41 "${thread%comm}stat")" = "$1" ]; }
 check "without a bound its thread interrupts whom it likes" eventually class_is 0
 knob loss_ppm 0
 knob loss_base_ms 0
