@@ -277,7 +277,7 @@ static void instrument(void)
 
 static void roi_begin(void)
 {
-	moves_tell(mailbox);
+	moves_tell_read(mailbox, true);
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_BEGIN);
 }
@@ -583,13 +583,13 @@ static void run_program(void)
 		if (ends[i] >= 0 && (i == 0 || ends[i] != ends[i - 1]))
 			close(ends[i]);
 	bool cut = pass_output(from, after, until, child, &status);
-	moves_tell(mailbox);
 	mailbox->arg[0] = clock_ns();
 	NEOTIER_MARK_OP(NEOTIER_OP_ROI_END);
 
 	if (rehearsal_root)
 		mailbox->peak_bytes = *used_peak - used;
 	stats_read(mailbox, false);
+	moves_tell_read(mailbox, false);
 	if (!cut)
 		name_left_running();
 	const char *oom = strstr((const char *)mailbox->report, "vmstat.oom_kill ");

@@ -10,12 +10,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "stats.h"
+
 #define MAX_MOVES 32
 #define PERIOD_NS 100000000ull
 
 /* Files stay open: half the cost of a sample. */
 static struct {
 	bool promoted;
+	char key[64];
 	char vmstat[64]; /* "\nNAME " in /proc/vmstat, or empty: */
 	int fd;          /* file that holds the number */
 } move[MAX_MOVES];
@@ -31,6 +34,7 @@ void moves_add(bool promoted, const char *key, const char *stats)
 	if (moves == MAX_MOVES || !dot)
 		return;
 	move[moves].promoted = promoted;
+	snprintf(move[moves].key, sizeof move[moves].key, "%s", key);
 	move[moves].vmstat[0] = 0;
 	move[moves].fd = -1;
 	if (!strncmp(key, "vmstat.", 7)) {
@@ -62,13 +66,31 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-void moves_tell(volatile struct neotier_mailbox *mailbox)
+static void tell(volatile struct neotier_mailbox *mailbox, const uint64_t total[2])
+{
+	mailbox->arg[3] = (total[0] & 0xffffffffu) | total[1] << 32;
+	NEOTIER_MARK_OP(NEOTIER_OP_MOVED);
+	told_ns = now_ns();
+}
+
+void moves_tell_read(volatile struct neotier_mailbox *mailbox, bool begin)
+{
+	uint64_t total[2] = { 0, 0 };
+
+	if (!moves)
+		return;
+	for (int i = 0; i < moves; i++)
+		total[move[i].promoted ? 0 : 1] += (uint64_t)stats_value(move[i].key, begin);
+	tell(mailbox, total);
+}
+
+void moves_tell_if_due(volatile struct neotier_mailbox *mailbox)
 {
 	static char vmstat[32768];
 	uint64_t total[2] = { 0, 0 };
 	char text[64];
 
-	if (!moves)
+	if (!moves || now_ns() - told_ns < PERIOD_NS)
 		return;
 	read_at(vmstat_fd, vmstat, sizeof vmstat);
 	for (int i = 0; i < moves; i++) {
@@ -84,13 +106,5 @@ void moves_tell(volatile struct neotier_mailbox *mailbox)
 		}
 		total[move[i].promoted ? 0 : 1] += value;
 	}
-	mailbox->arg[3] = (total[0] & 0xffffffffu) | total[1] << 32;
-	NEOTIER_MARK_OP(NEOTIER_OP_MOVED);
-	told_ns = now_ns();
-}
-
-void moves_tell_if_due(volatile struct neotier_mailbox *mailbox)
-{
-	if (moves && now_ns() - told_ns >= PERIOD_NS)
-		moves_tell(mailbox);
+	tell(mailbox, total);
 }

@@ -17,8 +17,11 @@
  */
 void moves_add(bool promoted, const char *key, const char *stats);
 
-/* Tells the totals now. Does nothing unless moves_add() was called. */
-void moves_tell(volatile struct neotier_mailbox *mailbox);
+/*
+ * Tells the totals of the first reading of stats_read(), or of the last: pages go on moving between two readings, and what
+ * is told is to add up to what is reported. Does nothing unless moves_add() was called.
+ */
+void moves_tell_read(volatile struct neotier_mailbox *mailbox, bool begin);
 
 /* Tells them if 100 ms of the guest have passed since the last time. */
 void moves_tell_if_due(volatile struct neotier_mailbox *mailbox);

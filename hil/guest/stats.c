@@ -16,8 +16,8 @@
 
 static struct {
 	char name[96];
-	int64_t begin;
-} stat_begin[MAX_STATS];
+	int64_t begin, last;
+} stat[MAX_STATS];
 static int stat_count;
 static char *report_at, *report_end;
 
@@ -57,18 +57,39 @@ const char *stats_directory(const char *key)
 	return NULL;
 }
 
+static int find_stat(const char *name)
+{
+	int i = 0;
+
+	while (i < stat_count && strcmp(stat[i].name, name))
+		i++;
+	return i;
+}
+
+int64_t stats_value(const char *key, bool begin)
+{
+	int i = find_stat(key);
+
+	if (i == stat_count)
+		return 0;
+	return begin ? stat[i].begin : stat[i].last;
+}
+
 static void stat_line(const char *name, int64_t value, bool begin)
 {
+	int at = find_stat(name);
+
+	if (at == stat_count && at < MAX_STATS)
+		snprintf(stat[stat_count++].name, sizeof stat[0].name, "%s", name);
 	if (begin) {
-		if (stat_count < MAX_STATS) {
-			snprintf(stat_begin[stat_count].name, sizeof stat_begin[0].name, "%s", name);
-			stat_begin[stat_count++].begin = value;
-		}
+		if (at < MAX_STATS)
+			stat[at].begin = value;
 		return;
 	}
-	for (int i = 0; i < stat_count; i++)
-		if (!strcmp(stat_begin[i].name, name))
-			value -= stat_begin[i].begin;
+	if (at < MAX_STATS) {
+		stat[at].last = value;
+		value -= stat[at].begin;
+	}
 	size_t left = (size_t)(report_end - report_at);
 	int n = snprintf(report_at, left, "%s %lld\n", name, (long long)value);
 

@@ -4,6 +4,7 @@
 #define NEOTIER_STATS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "neotier/mailbox.h"
 
@@ -16,5 +17,7 @@ const char *stats_directory(const char *key);
 
 /* begin: remembers them. Else reports what they have grown by since. */
 void stats_read(volatile struct neotier_mailbox *mailbox, bool begin);
+/* The value of "NAME.FILE" at its first reading, or at its last. 0 where that reading lacked it. */
+int64_t stats_value(const char *key, bool begin);
 
 #endif

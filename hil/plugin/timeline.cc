@@ -60,6 +60,9 @@ void Timeline::moved(uint64_t promoted, uint64_t demoted) {
   }
   now_[kPromoted] = growth(moved_begin_[0], promoted);
   now_[kDemoted] = growth(moved_begin_[1], demoted);
+  if (running_ || samples_.empty()) return;
+  samples_.back()[kPromoted] = now_[kPromoted];
+  samples_.back()[kDemoted] = now_[kDemoted];
 }
 
 void Timeline::take(const neotier_counters& c, const DeviceCounters& device) {

@@ -56,7 +56,8 @@ class Timeline {
   // all its effects in the device.
   void tick(const neotier_counters& counters, const DeviceCounters& device);
 
-  // Pages that the guest has promoted and demoted since it booted.
+  // Pages that the guest has promoted and demoted since it booted. After end() they belong to the last step: the guest
+  // reads its counters when its region has ended.
   void moved(uint64_t promoted, uint64_t demoted);
 
   void end(const neotier_counters& counters, const DeviceCounters& device);

@@ -114,9 +114,13 @@ TEST(Timeline, MovesAreSinceTheRegionBegan) {
   m.timeline.moved(150, 8);
   m.tick();
   m.timeline.end(m.c, m.device);
-  const Json t = m.timeline.json()["timeline"];
+  Json t = m.timeline.json()["timeline"];
   EXPECT_EQ(t["promoted"], (Json{0, 0, 0, 50}));
   EXPECT_EQ(t["demoted"], (Json{0, 0, 0, 1}));
+  m.timeline.moved(166, 9);
+  t = m.timeline.json()["timeline"];
+  EXPECT_EQ(t["promoted"], (Json{0, 0, 0, 66})) << "what is told after the end belongs to the last step";
+  EXPECT_EQ(t["demoted"], (Json{0, 0, 0, 2}));
 }
 
 // An epoch with exact counts 40, 30, 20, 10 on pages 0 to 3.

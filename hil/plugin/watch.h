@@ -50,7 +50,10 @@ class Watch {
     timeline_.tick(counters, device);
     if (recorder_) recorder_->tick(now_of(counters), census);
   }
-  void moved(uint64_t promoted, uint64_t demoted) { timeline_.moved(promoted, demoted); }
+  void moved(uint64_t promoted, uint64_t demoted) {
+    timeline_.moved(promoted, demoted);
+    if (ended_) write();
+  }
   void reported(uint64_t hpa) {
     if (active_) timeline_.reported(hpa);
   }
@@ -70,6 +73,15 @@ class Watch {
                      now_of(counters));
       recorder_->finish();
     }
+    ended_ = true;
+    write();
+  }
+
+  // The guest ends before its region does: nothing is left.
+  void abandon() { recorder_.reset(); }
+
+ private:
+  void write() const {
     if (path_.empty()) return;
     // The reader looks for the whole file's name.
     const std::string part = path_ + ".part";
@@ -87,15 +99,11 @@ class Watch {
     }
   }
 
-  // The guest ends before its region does: nothing is left.
-  void abandon() { recorder_.reset(); }
-
- private:
   std::string path_;
   Timeline timeline_;
   neotier_counters begin_{};
   std::optional<Recorder> recorder_;
-  bool active_ = false;
+  bool active_ = false, ended_ = false;
 };
 
 }  // namespace neotier::hil
