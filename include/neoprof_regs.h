@@ -210,16 +210,19 @@
 
 /* NeoProf vendor block: identity. */
 #define NEOPROF_ID_OFFSET 0x9000
-#define NEOPROF_ID_INIT 0x1044652504eULL
+#define NEOPROF_ID_INIT 0x8001054652504eULL
 #define NEOPROF_ID_MAGIC_SHIFT 0
 #define NEOPROF_ID_MAGIC_MASK 0xffffffffULL
 #define NEOPROF_ID_MAGIC_RESET 0x4652504eULL
 #define NEOPROF_ID_VERSION_SHIFT 32
 #define NEOPROF_ID_VERSION_MASK 0xffff00000000ULL
-#define NEOPROF_ID_VERSION_RESET 0x104ULL
+#define NEOPROF_ID_VERSION_RESET 0x105ULL
 #define NEOPROF_ID_CLOCK_SHIFT 48
 #define NEOPROF_ID_CLOCK_MASK 0x1000000000000ULL
 #define NEOPROF_ID_CLOCK_RESET 0x0ULL
+#define NEOPROF_ID_WATCHED_SHIFT 49
+#define NEOPROF_ID_WATCHED_MASK 0x1fe000000000000ULL
+#define NEOPROF_ID_WATCHED_RESET 0x40ULL
 
 /* What counts. */
 #define NEOPROF_TRACKER_OFFSET 0x9008
@@ -399,6 +402,18 @@
 #define NEOPROF_CLOCK_NS_SHIFT 0
 #define NEOPROF_CLOCK_NS_MASK 0xffffffffffffffffULL
 #define NEOPROF_CLOCK_NS_RESET 0x0ULL
+
+/* Units that the host names, each counted exactly, one by one. A unit that is named twice is counted in the entry of the lower index only. CFG0.RESET, and power-on, make all entries name nothing. */
+#define NEOPROF_WATCH_OFFSET 0x9200
+#define NEOPROF_WATCH_COUNT 64
+#define NEOPROF_WATCH_STRIDE 8
+#define NEOPROF_WATCH_INIT 0xffffffff00000000ULL
+#define NEOPROF_WATCH_COUNT_SHIFT 0
+#define NEOPROF_WATCH_COUNT_MASK 0xffffffffULL
+#define NEOPROF_WATCH_COUNT_RESET 0x0ULL
+#define NEOPROF_WATCH_UNIT_SHIFT 32
+#define NEOPROF_WATCH_UNIT_MASK 0xffffffff00000000ULL
+#define NEOPROF_WATCH_UNIT_RESET 0xffffffffULL
 
 /* Pages of the last complete epoch by estimate: 64 bins of 32 bits, two a word. Bin widths: 8 bins each of 1, 2, 4, 8, 16, 32, 64, 128 counts from 0; the last bin takes all above. Bin 0 stays 0: units not seen are not counted. With DECAY, a unit counts from the first bin border that it crosses in the epoch. */
 #define NEOPROF_HISTOGRAM_OFFSET 0x9400

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <stdexcept>
+#include <utility>
 
 #include "neoprof_regs.h"
 
@@ -23,6 +24,7 @@ constexpr int kHistogramReadClocks = 2;
 constexpr uint32_t kLfsrSeed = 0x5eed1234U;
 constexpr uint32_t kLfsrTaps = 0xa3000000U;
 constexpr uint64_t kUpdatesMax = 0xffffffffU;
+constexpr uint64_t kUnits = uint64_t{NEOPROF_BITMAP_BITS} << (28 - 12);  // that the range bitmap reaches, of 4 KiB
 
 constexpr uint64_t field(uint64_t reg, uint64_t mask, int shift) { return (reg & mask) >> shift; }
 
@@ -45,6 +47,10 @@ uint64_t merge(uint64_t old, uint64_t data, uint8_t strobe, uint64_t writable) {
 constexpr uint64_t kCfg0Writable = NEOPROF_CFG0_TRACK_MASK | NEOPROF_CFG0_RANDOM_DS_MASK |
                                    NEOPROF_CFG0_OVERFLOW_IRQ_EN_MASK | NEOPROF_CFG0_FILL_IRQ_EN_MASK |
                                    NEOPROF_CFG0_ENABLE_MASK | NEOPROF_CFG0_THRESHOLD_MASK;
+
+bool in_watch(uint32_t offset) {
+  return offset >= NEOPROF_WATCH_OFFSET && offset < NEOPROF_WATCH_OFFSET + 8 * NEOPROF_WATCH_COUNT;
+}
 
 bool power_of_two(uint32_t n) { return std::has_single_bit(n); }
 
@@ -104,6 +110,9 @@ void Model::reset() {
   head_ = tail_ = 0;
   overflow_ = false;
   reports_.clear();
+  watched_ = {};
+  watch_chains_ = {};
+  watch_any_ = false;
   live_ = Counts{};
   snapshot_ = Counts{};
 }
@@ -178,11 +187,15 @@ void Model::request_at_tracker(uint64_t request) {
 }
 
 void Model::track(uint64_t request) {
+  const uint64_t unit = request >> tracking_.unit_shift;
+  if (watch_any_) {
+    watch(unit);
+  }
   if (!passes_sampling()) {
     ++live_.sampled_out;
+    pipe_empty_from_ = std::max(pipe_empty_from_, now_ + kWatchClocks + 1);
     return;
   }
-  const uint64_t unit = request >> tracking_.unit_shift;
   std::array<Counter*, kLostHashRow> counters;
   uint64_t before = count_max_;
   for (uint32_t row = 0; row < params_.rows; ++row) {
@@ -209,6 +222,39 @@ void Model::track(uint64_t request) {
   if (after >= tracking_.threshold) {
     candidate(unit, before, after);
   }
+}
+
+void Model::watch(uint64_t unit) {
+  size_t at = watch_chains_[unit % kWatchChains];
+  while (at != 0 && watched_[at - 1].unit != unit) {
+    at = watched_[at - 1].next;
+  }
+  if (at != 0) {
+    ++watched_[at - 1].count;
+    watch_hits_[now_ % kWatchClocks] = {now_, at - 1};
+  }
+}
+
+void Model::name_watched(size_t entry, uint64_t unit) {
+  watched_[entry] = {.unit = unit < kUnits ? unit : kNoUnit};
+  watch_chains_ = {};
+  watch_any_ = false;
+  for (size_t at = watched_.size(); at > 0; --at) {
+    Watched& other = watched_[at - 1];
+    if (other.unit != kNoUnit) {
+      other.next = std::exchange(watch_chains_[other.unit % kWatchChains], static_cast<uint8_t>(at));
+      watch_any_ = true;
+    }
+  }
+}
+
+// WATCH as a read in this clock sees it.
+uint64_t Model::watched(size_t entry) const {
+  uint32_t count = watched_[entry].count;
+  for (const WatchHit& hit : watch_hits_) {
+    count -= hit.entry == entry && now_ <= hit.clock + kWatchClocks;
+  }
+  return watched_[entry].unit << NEOPROF_WATCH_UNIT_SHIFT | count;
 }
 
 // Counters of pages that are asked for at random lie all over a table that fits no near cache.
@@ -505,6 +551,10 @@ void Model::write(uint32_t offset, uint64_t data, uint8_t strobe) {
       if (aligned >= NEOPROF_BITMAP_OFFSET && aligned < NEOPROF_BITMAP_OFFSET + 8 * NEOPROF_BITMAP_COUNT) {
         uint64_t& word = bitmap_[(aligned - NEOPROF_BITMAP_OFFSET) / 8];
         word = merge(word, data, strobe, ~0ULL);
+      } else if (in_watch(aligned) && (strobe & 0xf0) != 0) {
+        const size_t entry = (aligned - NEOPROF_WATCH_OFFSET) / 8;
+        name_watched(entry, field(merge(watched(entry), data, strobe, NEOPROF_WATCH_UNIT_MASK), NEOPROF_WATCH_UNIT_MASK,
+                                  NEOPROF_WATCH_UNIT_SHIFT));
       }
   }
   tracking_ = tracking();
@@ -603,6 +653,9 @@ uint64_t Model::read(uint32_t offset) {
     }
     if (aligned >= NEOPROF_HOTLIST_OFFSET && aligned < NEOPROF_HOTLIST_OFFSET + 8 * NEOPROF_HOTLIST_COUNT) {
       return ring_[(aligned - NEOPROF_HOTLIST_OFFSET) / 8];
+    }
+    if (in_watch(aligned)) {
+      return watched((aligned - NEOPROF_WATCH_OFFSET) / 8);
     }
     if (histogram) {
       const uint32_t word = (aligned - NEOPROF_HISTOGRAM_OFFSET) / 8;

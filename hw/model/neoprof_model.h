@@ -10,7 +10,8 @@
 //  - the RTL starts an epoch's end only once the pipeline is empty, and serves no request until the end is complete;
 //  - the host's writes of configuration wait for the same condition;
 //  - all that can be seen in between is the hotlist ring (STATUS, RING, interrupt), whose entries the model therefore
-//    publishes a fixed number of clocks after their cause.
+//    publishes a fixed number of clocks after their cause, and the counts of WATCH, from which a read leaves out what
+//    is still on its way.
 // The clock counts are the constants at the top of neoprof_model.cc; the RTL modules state the same numbers.
 #pragma once
 
@@ -24,6 +25,7 @@
 
 #include "neoprof_device.h"
 #include "neoprof_hash.h"
+#include "neoprof_regs.h"
 
 namespace neoprof {
 
@@ -88,6 +90,10 @@ class Model final : public Device {
   static constexpr uint32_t kWays = 4;
   static constexpr size_t kBurst = 256;  // requests that are carried out together
   static constexpr uint64_t kWrite = 1;  // bit of a request
+  static constexpr uint64_t kNoUnit = 0xffffffff;
+  // A request that leaves the queue in clock t is in its unit's COUNT at the end of clock t + kWatchClocks.
+  static constexpr uint64_t kWatchClocks = 2;
+  static constexpr uint32_t kWatchChains = 4096;
 
   struct Counter {
     uint64_t faded : 48 = 0;  // how far time had faded counters when this one was last written, in bits of shift
@@ -108,6 +114,16 @@ class Model final : public Device {
     std::array<uint32_t, kBins> histogram{};     // of the last complete epoch
   };
 
+  struct Watched {
+    uint64_t unit = kNoUnit;
+    uint32_t count = 0;  // with what is on its way
+    uint8_t next = 0;    // as Model::watch_chains_
+  };
+  struct WatchHit {
+    uint64_t clock = 0;
+    size_t entry = NEOPROF_WATCH_COUNT;
+  };
+
   // What CFG0 and CFG1 say of a request.
   struct Tracking {
     bool reads = false, writes = false;
@@ -119,6 +135,9 @@ class Model final : public Device {
   [[nodiscard]] bool is_filtered(uint64_t request) const;
   void request_at_tracker(uint64_t request);
   void track(uint64_t request);
+  void watch(uint64_t unit);
+  void name_watched(size_t entry, uint64_t unit);
+  [[nodiscard]] uint64_t watched(size_t entry) const;
   void prefetch(uint64_t request) const;
   void burst(std::span<const uint64_t> requests);
   void publish_until(uint64_t clock);
@@ -173,6 +192,13 @@ class Model final : public Device {
   std::vector<std::optional<uint64_t>> lost_units_;  // of this epoch; at most one an index
   bool lost_any_ = false;
   std::vector<uint64_t> hot_list_;  // in order of insertion
+
+  // WATCH. Its entries are in chains by the low bits of their units, the lowest entry of a unit first, so that a
+  // request for a unit that is not watched mostly ends at an empty chain. 0 ends a chain, n + 1 is entry n.
+  std::array<Watched, NEOPROF_WATCH_COUNT> watched_{};
+  std::array<uint8_t, kWatchChains> watch_chains_{};
+  bool watch_any_ = false;
+  std::array<WatchHit, kWatchClocks> watch_hits_{};  // by clock
 
   uint64_t epoch_elapsed_ = 0;
   uint64_t epoch_length_ = 0;

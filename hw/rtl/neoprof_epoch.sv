@@ -20,7 +20,7 @@ module neoprof_epoch (
   // Commands
   input  logic        reset_i,   // one clock, only while quiet_o is 1
   // State of the boxes
-  input  logic        pipe_busy_i,         // a request in flight, or maintenance, in tracker or hot filter
+  input  logic        pipe_busy_i,         // a request in flight, or maintenance, in tracker, hot filter or watch table
   input  logic        histogram_busy_i,
   input  logic        walk_last_i,
   // To the boxes

@@ -26,6 +26,8 @@ module neoprof_filter #(
   // To the tracker
   output logic                       valid_o,
   output logic [PageBits-1:0]        unit_o,
+  // To the watch table: as unit_o, whatever down-sampling leaves out
+  output logic                       eligible_o,
   // For the counters
   output logic                       filtered_o,
   output logic                       sampled_out_o
@@ -42,7 +44,7 @@ module neoprof_filter #(
 
   logic [31:0] lfsr_q;
   logic [7:0] count_q, count_d, mask;
-  logic type_ok, eligible, pass;
+  logic type_ok, pass;
 
   always_comb begin
     unique case (track_i)
@@ -53,15 +55,15 @@ module neoprof_filter #(
     endcase
   end
 
-  assign eligible = valid_i & type_ok & ~outside_i & bitmap_i[page_i[PageBits-1:16]];
+  assign eligible_o = valid_i & type_ok & ~outside_i & bitmap_i[page_i[PageBits-1:16]];
   assign mask = (sample_log2_i >= 8'd8) ? 8'hff : 8'((9'd1 << sample_log2_i[3:0]) - 9'd1);
   assign count_d = count_q + 8'd1;
   assign pass = ((random_i ? lfsr_q[7:0] : count_d) & mask) == 8'd0;
 
-  assign valid_o = eligible & pass;
+  assign valid_o = eligible_o & pass;
   assign unit_o = large_unit_i ? {9'd0, page_i[PageBits-1:9]} : page_i;
-  assign filtered_o = valid_i & ~eligible;
-  assign sampled_out_o = eligible & ~pass;
+  assign filtered_o = valid_i & ~eligible_o;
+  assign sampled_out_o = eligible_o & ~pass;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
@@ -70,7 +72,7 @@ module neoprof_filter #(
     end else if (reset_i) begin
       count_q <= '0;
       lfsr_q <= LfsrSeed;
-    end else if (eligible) begin
+    end else if (eligible_o) begin
       if (random_i) lfsr_q <= leap(lfsr_q);
       else count_q <= count_d;
     end

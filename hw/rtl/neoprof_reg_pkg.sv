@@ -163,13 +163,15 @@ package neoprof_reg_pkg;
 
   // NeoProf vendor block: identity.
   localparam logic [15:0] ID_OFFSET = 16'h9000;
-  localparam logic [63:0] ID_INIT = 64'h000001044652504e;
+  localparam logic [63:0] ID_INIT = 64'h008001054652504e;
   localparam int unsigned ID_MAGIC_MSB = 31;
   localparam int unsigned ID_MAGIC_LSB = 0;
   localparam int unsigned ID_VERSION_MSB = 47;
   localparam int unsigned ID_VERSION_LSB = 32;
   localparam int unsigned ID_CLOCK_MSB = 48;
   localparam int unsigned ID_CLOCK_LSB = 48;
+  localparam int unsigned ID_WATCHED_MSB = 56;
+  localparam int unsigned ID_WATCHED_LSB = 49;
 
   // What counts.
   localparam logic [15:0] TRACKER_OFFSET = 16'h9008;
@@ -321,6 +323,16 @@ package neoprof_reg_pkg;
   localparam logic [63:0] CLOCK_INIT = 64'h0000000000000000;
   localparam int unsigned CLOCK_NS_MSB = 63;
   localparam int unsigned CLOCK_NS_LSB = 0;
+
+  // Units that the host names, each counted exactly, one by one. A unit that is named twice is counted in the entry of the lower index only. CFG0.RESET, and power-on, make all entries name nothing.
+  localparam logic [15:0] WATCH_OFFSET = 16'h9200;
+  localparam int unsigned WATCH_COUNT = 64;
+  localparam logic [63:0] WATCH_INIT = 64'hffffffff00000000;
+  localparam logic [63:0] WATCH_RW = 64'hffffffff00000000;
+  localparam int unsigned WATCH_COUNT_MSB = 31;
+  localparam int unsigned WATCH_COUNT_LSB = 0;
+  localparam int unsigned WATCH_UNIT_MSB = 63;
+  localparam int unsigned WATCH_UNIT_LSB = 32;
 
   // Pages of the last complete epoch by estimate: 64 bins of 32 bits, two a word. Bin widths: 8 bins each of 1, 2, 4, 8, 16, 32, 64, 128 counts from 0; the last bin takes all above. Bin 0 stays 0: units not seen are not counted. With DECAY, a unit counts from the first bin border that it crosses in the epoch.
   localparam logic [15:0] HISTOGRAM_OFFSET = 16'h9400;

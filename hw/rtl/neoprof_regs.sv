@@ -2,8 +2,8 @@
 // AXI4-Lite slave (64-bit data, one access at a time) and the host-owned registers. Reads have no side effects, unmapped
 // offsets read 0 and ignore writes, responses are always OKAY.
 //
-// A write takes three clocks, a read four, a read of the histogram six. Writes of CFG0, CFG1, DECAY and BITMAP wait until
-// every request that was accepted before the write has had all its effects, while later ones wait in the tap's queue
+// A write takes three clocks, a read four, a read of the histogram six. Writes of CFG0, CFG1, DECAY, BITMAP and WATCH wait
+// until every request that was accepted before the write has had all its effects, while later ones wait in the tap's queue
 // (hold_o): a request is counted wholly under the configuration in which it was accepted, and none is lost to a change.
 // What a write that changes CFG0.ENABLE or has CFG0.RESET waits for shows in STATUS.OP_IN_PROGRESS, and a write that clears
 // CFG0.ENABLE stops the tap at once (stop_o). Writes of the ring's HEAD, of STATUS, of CFG2 and of CTRL wait for nothing
@@ -14,7 +14,8 @@ module neoprof_regs #(
   parameter int unsigned HotEntries = 4096,
   parameter int unsigned EntryBits = 40,
   parameter int unsigned ValueBits = 25,
-  localparam int unsigned IndexBits = $clog2(neoprof_reg_pkg::HOTLIST_ENTRIES)
+  localparam int unsigned IndexBits = $clog2(neoprof_reg_pkg::HOTLIST_ENTRIES),
+  localparam int unsigned WatchBits = $clog2(neoprof_reg_pkg::WATCH_COUNT)
 ) (
   input  logic                 clk_i,
   input  logic                 rst_ni,
@@ -75,6 +76,14 @@ module neoprof_regs #(
   output logic                 histogram_en_o,
   output logic [5:0]           histogram_bin_o,
   input  logic [ValueBits-1:0] histogram_value_i,
+  // Watch table: what it reads is there in the same clock
+  output logic                 watch_write_o,
+  output logic [WatchBits-1:0] watch_windex_o,
+  output logic [31:0]          watch_wunit_o,
+  output logic [3:0]           watch_wstrobe_o,
+  output logic [WatchBits-1:0] watch_rindex_o,
+  input  logic [31:0]          watch_count_i,
+  input  logic [31:0]          watch_unit_i,
   // Volatile state
   input  logic                 resetting_i,
   input  logic [IndexBits-1:0] head_i,
@@ -92,6 +101,8 @@ module neoprof_regs #(
       neoprof_reg_pkg::BITMAP_OFFSET + 16'(neoprof_reg_pkg::BITMAP_COUNT * 8);
   localparam logic [15:0] HotlistEnd =
       neoprof_reg_pkg::HOTLIST_OFFSET + 16'(neoprof_reg_pkg::HOTLIST_COUNT * 8);
+  localparam logic [15:0] WatchEnd =
+      neoprof_reg_pkg::WATCH_OFFSET + 16'(neoprof_reg_pkg::WATCH_COUNT * 8);
   localparam logic [15:0] HistogramEnd =
       neoprof_reg_pkg::HISTOGRAM_OFFSET + 16'(neoprof_reg_pkg::HISTOGRAM_COUNT * 8);
 
@@ -108,11 +119,13 @@ module neoprof_regs #(
   logic [15:0] waddr_q;
   logic [63:0] wdata_q, wmask_q;
 
-  logic in_bitmap, config_write, exec;
-  logic [15:0] bitmap_word;
+  logic in_bitmap, in_watch, config_write, exec;
+  logic [15:0] bitmap_word, watch_word;
   assign bitmap_word = (waddr_q - neoprof_reg_pkg::BITMAP_OFFSET) >> 3;
   assign in_bitmap = waddr_q >= neoprof_reg_pkg::BITMAP_OFFSET && waddr_q < BitmapEnd;
-  assign config_write = in_bitmap || waddr_q == neoprof_reg_pkg::CFG0_OFFSET ||
+  assign watch_word = (waddr_q - neoprof_reg_pkg::WATCH_OFFSET) >> 3;
+  assign in_watch = waddr_q >= neoprof_reg_pkg::WATCH_OFFSET && waddr_q < WatchEnd;
+  assign config_write = in_bitmap || in_watch || waddr_q == neoprof_reg_pkg::CFG0_OFFSET ||
                         waddr_q == neoprof_reg_pkg::CFG1_OFFSET || waddr_q == neoprof_reg_pkg::DECAY_OFFSET;
   assign hold_o = wstate_q == StWriteExec && config_write;
   assign exec = wstate_q == StWriteExec && (!config_write || (served_i && quiet_i));
@@ -140,6 +153,13 @@ module neoprof_regs #(
   assign head_o = head_merged[IndexBits-1:0];
   assign overflow_clear_o = exec && waddr_q == neoprof_reg_pkg::STATUS_OFFSET &&
                             wbits[neoprof_reg_pkg::STATUS_OVERFLOW_LSB];
+  // A write of COUNT's bytes alone is none.
+  assign watch_write_o = exec && in_watch && watch_wstrobe_o != '0;
+  assign watch_windex_o = watch_word[WatchBits-1:0];
+  assign watch_wunit_o = wdata_q[neoprof_reg_pkg::WATCH_UNIT_MSB:neoprof_reg_pkg::WATCH_UNIT_LSB];
+  for (genvar b = 0; b < 4; b++) begin : gen_watch_strobe
+    assign watch_wstrobe_o[b] = wmask_q[neoprof_reg_pkg::WATCH_UNIT_LSB+b*8];
+  end
 
   // What a write of CFG0 waits to do.
   logic cfg0_waits, start;
@@ -253,17 +273,20 @@ module neoprof_regs #(
   logic [1:0] rstep_q;
   logic [63:0] rdata_q, rdata;
 
-  logic in_hotlist, in_histogram, in_snapshot, in_bitmap_read;
+  logic in_hotlist, in_histogram, in_snapshot, in_bitmap_read, in_watch_read;
   assign in_hotlist = raddr_q >= neoprof_reg_pkg::HOTLIST_OFFSET && raddr_q < HotlistEnd;
   assign in_histogram = raddr_q >= neoprof_reg_pkg::HISTOGRAM_OFFSET && raddr_q < HistogramEnd;
   assign in_snapshot = raddr_q >= neoprof_reg_pkg::TICKS_OFFSET && raddr_q <= neoprof_reg_pkg::HOT_OFFSET;
   assign in_bitmap_read = raddr_q >= neoprof_reg_pkg::BITMAP_OFFSET && raddr_q < BitmapEnd;
+  assign in_watch_read = raddr_q >= neoprof_reg_pkg::WATCH_OFFSET && raddr_q < WatchEnd;
 
-  logic [15:0] hotlist_word, histogram_word, snapshot_word, bitmap_read_word;
+  logic [15:0] hotlist_word, histogram_word, snapshot_word, bitmap_read_word, watch_read_word;
   assign hotlist_word = (raddr_q - neoprof_reg_pkg::HOTLIST_OFFSET) >> 3;
   assign histogram_word = (raddr_q - neoprof_reg_pkg::HISTOGRAM_OFFSET) >> 3;
   assign snapshot_word = (raddr_q - neoprof_reg_pkg::TICKS_OFFSET) >> 3;
   assign bitmap_read_word = (raddr_q - neoprof_reg_pkg::BITMAP_OFFSET) >> 3;
+  assign watch_read_word = (raddr_q - neoprof_reg_pkg::WATCH_OFFSET) >> 3;
+  assign watch_rindex_o = watch_read_word[WatchBits-1:0];
 
   assign hotlist_en_o = rstate_q == StReadFetch && in_hotlist;
   assign hotlist_index_o = hotlist_word[IndexBits-1:0];
@@ -302,6 +325,7 @@ module neoprof_regs #(
         if (in_bitmap_read) rdata = bitmap_q[{bitmap_read_word[1:0], 6'd0}+:64];
         if (in_hotlist) rdata = {{(64 - EntryBits) {1'b0}}, hotlist_entry_i};
         if (in_snapshot) rdata = snapshot_i[{snapshot_word[3:0], 6'd0}+:64];
+        if (in_watch_read) rdata = {watch_unit_i, watch_count_i};
         if (in_histogram) begin
           rdata[ValueBits-1:0] = (moves0_q > moves1_q) ? moves0_q - moves1_q : '0;
           rdata[32+:ValueBits] = (moves1_q > moves2) ? moves1_q - moves2 : '0;
@@ -348,5 +372,6 @@ module neoprof_regs #(
 
   logic unused_bits;
   assign unused_bits = ^{s_axil_awaddr_i[2:0], s_axil_araddr_i[2:0], bitmap_word[15:2], hotlist_word[15:IndexBits],
-                         histogram_word[15:5], snapshot_word[15:4], bitmap_read_word[15:2], head_merged[63:IndexBits]};
+                         histogram_word[15:5], snapshot_word[15:4], bitmap_read_word[15:2], head_merged[63:IndexBits],
+                         watch_word[15:WatchBits], watch_read_word[15:WatchBits]};
 endmodule

@@ -2,8 +2,8 @@
 // NeoProf: watches the requests of a CXL memory device and lists its hot pages.
 //
 //   requests -> tap -> filter -> tracker -> hot filter -> hotlist ring -> registers, interrupt
-//                                   |           |
-//                                histogram   epoch (conducts), counters
+//                        |          |           |
+//                      watch     histogram   epoch (conducts), counters
 //
 // One clock domain: ports, bus and tick_i are synchronous to clk_i. A file for crossings comes with a second clock.
 // After rst_ni the memories are filled (2^log2_width_i clocks). CFG0.RESET takes no longer than an epoch's end, and requests
@@ -71,6 +71,7 @@ module neoprof_top #(
   localparam int unsigned IndexBits = $clog2(neoprof_reg_pkg::HOTLIST_ENTRIES);
   localparam int unsigned CountBits = $clog2(Channels + 1);
   localparam int unsigned ListBits = $clog2(HotEntries);
+  localparam int unsigned WatchBits = $clog2(neoprof_reg_pkg::WATCH_COUNT);
 
   // Configuration and commands
   logic [7:0] track, sample_log2;
@@ -125,7 +126,7 @@ module neoprof_top #(
   );
 
   // ---------------------------------------------------------------------------------------------------------- Filter
-  logic filter_valid, filtered, sampled_out;
+  logic filter_valid, eligible, filtered, sampled_out;
   logic [UnitBits-1:0] filter_unit;
 
   neoprof_filter #(
@@ -145,8 +146,33 @@ module neoprof_top #(
     .page_i       (tap_page),
     .valid_o      (filter_valid),
     .unit_o       (filter_unit),
+    .eligible_o   (eligible),
     .filtered_o   (filtered),
     .sampled_out_o(sampled_out)
+  );
+
+  // ----------------------------------------------------------------------------------------------------------- Watch
+  logic watch_busy, watch_write;
+  logic [WatchBits-1:0] watch_write_index, bus_watch_index;
+  logic [31:0] watch_write_unit, bus_watch_count, bus_watch_unit;
+  logic [3:0] watch_write_strobe;
+
+  neoprof_watch #(
+    .UnitBits(UnitBits)
+  ) u_watch (
+    .clk_i,
+    .rst_ni,
+    .valid_i       (eligible),
+    .unit_i        (filter_unit),
+    .busy_o        (watch_busy),
+    .write_i       (watch_write),
+    .write_index_i (watch_write_index),
+    .write_unit_i  (watch_write_unit),
+    .write_strobe_i(watch_write_strobe),
+    .reset_i       (reset),
+    .bus_index_i   (bus_watch_index),
+    .bus_count_o   (bus_watch_count),
+    .bus_unit_o    (bus_watch_unit)
   );
 
   // --------------------------------------------------------------------------------------------------------- Tracker
@@ -322,7 +348,8 @@ module neoprof_top #(
     .scale_i         (epoch_scale),
     .mult_i          (epoch_mult),
     .reset_i         (reset),
-    .pipe_busy_i     (tracker_busy | hot_busy),
+    // The watch table has requests in flight that the tracker never sees: those that down-sampling leaves out.
+    .pipe_busy_i     (tracker_busy | hot_busy | watch_busy),
     .histogram_busy_i(histogram_busy),
     .walk_last_i     (walk_last),
     .serve_o         (serve),
@@ -395,6 +422,13 @@ module neoprof_top #(
     .histogram_en_o   (bus_histogram_en),
     .histogram_bin_o  (bus_histogram_bin),
     .histogram_value_i(bus_histogram_value),
+    .watch_write_o    (watch_write),
+    .watch_windex_o   (watch_write_index),
+    .watch_wunit_o    (watch_write_unit),
+    .watch_wstrobe_o  (watch_write_strobe),
+    .watch_rindex_o   (bus_watch_index),
+    .watch_count_i    (bus_watch_count),
+    .watch_unit_i     (bus_watch_unit),
     .resetting_i      (resetting),
     .head_i           (head),
     .tail_i           (tail),
