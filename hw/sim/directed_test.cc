@@ -4,6 +4,7 @@
 // forced.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <map>
 #include <random>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kNever = 0xffffffff;
+constexpr uint64_t kNoUnit = 0xffffffff;  // what WATCH.UNIT says of an entry that names nothing
 
 uint64_t get(uint64_t reg, uint64_t mask, int shift) { return (reg & mask) >> shift; }
 #define FIELD(reg, name) get(reg, NEOPROF_##name##_MASK, NEOPROF_##name##_SHIFT)
@@ -67,6 +69,15 @@ class Directed : public testing::TestWithParam<std::string> {
     write(NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK);
     return read(offset);
   }
+  void watch(uint32_t entry, uint64_t unit, uint8_t strobe = 0xf0) {
+    write(NEOPROF_WATCH_OFFSET + NEOPROF_WATCH_STRIDE * entry, unit << NEOPROF_WATCH_UNIT_SHIFT | 0x5a5a5a5a, strobe);
+  }
+  // An entry of WATCH as (unit, count), when all is counted.
+  std::pair<uint64_t, uint64_t> watched(uint32_t entry) {
+    device_->drain();
+    const uint64_t said = read(NEOPROF_WATCH_OFFSET + NEOPROF_WATCH_STRIDE * entry);
+    return {FIELD(said, WATCH_UNIT), FIELD(said, WATCH_COUNT)};
+  }
   // Entries since the last call, as (unit, count).
   RingLog reports() {
     device_->drain();
@@ -87,6 +98,7 @@ INSTANTIATE_TEST_SUITE_P(, Directed, testing::Values("rtl", "model"), [](const a
 
 TEST_P(Directed, ResetValuesAndIdentity) {
   EXPECT_EQ(read(NEOPROF_ID_OFFSET), NEOPROF_ID_INIT);
+  EXPECT_EQ(FIELD(read(NEOPROF_ID_OFFSET), ID_WATCHED), NEOPROF_WATCH_COUNT);
   EXPECT_EQ(read(NEOPROF_COMMON_CAP0_OFFSET), NEOPROF_COMMON_CAP0_INIT);
   EXPECT_EQ(read(NEOPROF_COMMON_CAP1_OFFSET), NEOPROF_COMMON_CAP1_INIT);
   EXPECT_EQ(read(NEOPROF_CAP0_OFFSET), NEOPROF_CAP0_INIT);
@@ -149,7 +161,7 @@ TEST(Straps, ChooseWidthAndHashes) {
 }
 
 TEST_P(Directed, UnmappedReadsZeroAndIgnoresWrites) {
-  for (uint32_t offset : {0x30U, 0x48U, 0x68U, 0x80U, 0x00b0U, 0x0ff8U, 0x90c0U, 0x93f8U, 0x9500U, 0xfff8U, 0x10000U}) {
+  for (uint32_t offset : {0x30U, 0x48U, 0x68U, 0x80U, 0x00b0U, 0x0ff8U, 0x90c0U, 0x91f8U, 0x9500U, 0xfff8U, 0x10000U}) {
     write(offset, ~0ULL);
     EXPECT_EQ(read(offset), 0U) << std::hex << offset;
   }
@@ -680,6 +692,245 @@ TEST_P(Directed, ResetForgetsAllButTheConfiguration) {
   EXPECT_EQ(reports(), (RingLog{{91, 3}})) << "the hot filter was not cleared";
 }
 
+using Entry = std::pair<uint64_t, uint64_t>;
+
+TEST_P(Directed, WatchCountsExactlyWhatTheSketchCannot) {
+  configure(kNever, true);
+  watch(0, 7);
+  watch(1, 8);
+  watch(63, 0xffffff);
+  watch(62, 0x800007);
+  // In successive clocks: the same unit, then others in turns, so that each is counted once the one before is written.
+  touch(7, 3);
+  touch(8);
+  touch(7);
+  touch(0xffffff);
+  touch(7);
+  touch(8, 2);
+  device_->access(7 * kPage + 4095, true);
+  touch(0xffffff);
+  // Names that differ from these in one bit.
+  for (uint32_t bit = 0; bit < 24; ++bit) {
+    if (bit != 0 && bit != 23) {
+      touch(7 ^ 1U << bit, 10);
+    }
+    touch(0xffffff ^ 1U << bit, 10);
+  }
+  touch(0x800007, 4);
+  // As many units as the sketch has counters: it tells no unit apart any more.
+  for (uint64_t page = 0; page < 1024; ++page) {
+    touch(0x1000 + page, 20);
+  }
+  EXPECT_EQ(watched(0), Entry(7, 6));
+  EXPECT_EQ(watched(1), Entry(8, 3));
+  EXPECT_EQ(watched(62), Entry(0x800007, 4));
+  EXPECT_EQ(watched(63), Entry(0xffffff, 2));
+  EXPECT_EQ(watched(2), Entry(kNoUnit, 0));
+  threshold(1);
+  touch(7);
+  EXPECT_GT(reports().at(0).second, 7U) << "or the sketch had it right as well";
+  end_epoch();
+  touch(7);
+  write(NEOPROF_CTRL_OFFSET, NEOPROF_CTRL_SNAPSHOT_MASK);
+  EXPECT_EQ(watched(0), Entry(7, 8)) << "neither an epoch's end nor a snapshot is anything to it";
+}
+
+TEST_P(Directed, EachEntryOfWatchHasItsOwnUnitAndCount) {
+  configure(kNever, true);
+  for (uint32_t entry = 0; entry < NEOPROF_WATCH_COUNT; ++entry) {
+    watch(entry, 1000 + 37 * entry);
+  }
+  for (uint32_t turn = 0; turn < NEOPROF_WATCH_COUNT; ++turn) {
+    for (uint32_t entry = turn; entry < NEOPROF_WATCH_COUNT; ++entry) {
+      touch(1000 + 37 * entry);
+    }
+  }
+  for (uint32_t entry = 0; entry < NEOPROF_WATCH_COUNT; ++entry) {
+    EXPECT_EQ(watched(entry), Entry(1000 + 37 * entry, entry + 1));
+  }
+}
+
+TEST_P(Directed, WatchIsLive) {
+  configure(kNever, true);
+  watch(9, 5);
+  touch(5);
+  EXPECT_EQ(read(NEOPROF_WATCH_OFFSET + 8 * 9), 5ULL << 32) << "it is written in the clock in which this one is read";
+  EXPECT_EQ(read(NEOPROF_WATCH_OFFSET + 8 * 9), 5ULL << 32 | 1);
+  touch(5, 8);
+  EXPECT_EQ(read(NEOPROF_WATCH_OFFSET + 8 * 9), 5ULL << 32 | 8);
+  EXPECT_EQ(read(NEOPROF_WATCH_OFFSET + 8 * 9), 5ULL << 32 | 9);
+}
+
+TEST_P(Directed, WatchCountsWhatDownSamplingLeavesOut) {
+  configure(kNever, true);
+  watch(0, 5);
+  write(NEOPROF_CFG1_OFFSET, 8ULL << NEOPROF_CFG1_DOWNSAMPLING_SHIFT, 0x10);
+  touch(5, 100);
+  EXPECT_EQ(watched(0), Entry(5, 100));
+  EXPECT_EQ(count(NEOPROF_TRACKED_OFFSET), 0U);
+  touch(5, 500);
+  EXPECT_EQ(watched(0), Entry(5, 600));
+  EXPECT_EQ(count(NEOPROF_TRACKED_OFFSET), 2U);
+  write(NEOPROF_CFG0_OFFSET, 1ULL << NEOPROF_CFG0_RANDOM_DS_SHIFT, 0x02);
+  touch(5, 77);
+  EXPECT_EQ(watched(0), Entry(5, 677));
+}
+
+TEST_P(Directed, WatchCountsOnlyWhatIsTracked) {
+  configure(kNever, true);
+  const uint64_t second = 256ULL << 20;  // where the second range begins
+  watch(0, 5);
+  watch(1, second / kPage);
+  write(NEOPROF_CFG0_OFFSET, 4, 1);  // reads
+  device_->access(5 * kPage, true);
+  device_->access(5 * kPage, false);
+  EXPECT_EQ(watched(0), Entry(5, 1));
+  write(NEOPROF_CFG0_OFFSET, 5, 1);  // writes
+  touch(5, 3);
+  device_->access(5 * kPage, true);
+  EXPECT_EQ(watched(0), Entry(5, 2));
+  write(NEOPROF_CFG0_OFFSET, 7, 1);  // no such type
+  touch(5, 3);
+  write(NEOPROF_CFG0_OFFSET, 6, 1);
+  device_->access((64ULL << 30) + 5 * kPage, false);  // past the bitmap, the same in the bits below
+  EXPECT_EQ(watched(0), Entry(5, 2));
+  device_->access(second, false);
+  write(NEOPROF_BITMAP_OFFSET, ~2ULL);
+  device_->access(second, false);
+  touch(5);
+  EXPECT_EQ(watched(0), Entry(5, 3));
+  EXPECT_EQ(watched(1), Entry(second / kPage, 1));
+  write(NEOPROF_CFG0_OFFSET, 0, 0x04);
+  touch(5, 5);
+  EXPECT_EQ(watched(0), Entry(5, 3)) << "disabled";
+}
+
+TEST_P(Directed, AWatchBeginsFromZeroWhereItsUnitIsWritten) {
+  configure(kNever, true);
+  watch(3, 5);
+  watch(4, 6);
+  touch(5, 9);
+  touch(6, 2);
+  device_->drain();
+  write(NEOPROF_WATCH_OFFSET + 8 * 3, ~0ULL, 0x0f);
+  write(NEOPROF_WATCH_OFFSET + 8 * 3, 77, 0x01);
+  watch(3, 1234, 0);
+  EXPECT_EQ(watched(3), Entry(5, 9)) << "COUNT is the device's";
+  watch(3, 5);
+  EXPECT_EQ(watched(3), Entry(5, 0)) << "the same unit, once more";
+  touch(5, 4);
+  EXPECT_EQ(watched(3), Entry(5, 4));
+  watch(3, 8, 0xff);
+  EXPECT_EQ(watched(3), Entry(8, 0)) << "with COUNT's bytes, which say nothing";
+  touch(5, 4);
+  touch(8, 3);
+  EXPECT_EQ(watched(3), Entry(8, 3));
+  EXPECT_EQ(watched(4), Entry(6, 2)) << "another entry's";
+  watch(3, 0x1000000);
+  EXPECT_EQ(watched(3), Entry(kNoUnit, 0)) << "past the last unit";
+  touch(0, 3);
+  touch(8, 3);
+  EXPECT_EQ(watched(3), Entry(kNoUnit, 0));
+  watch(3, 0);
+  touch(0, 2);
+  EXPECT_EQ(watched(3), Entry(0, 2)) << "unit 0 is one as any other";
+  watch(3, kNoUnit);
+  touch(0, 2);
+  EXPECT_EQ(watched(3), Entry(kNoUnit, 0));
+  watch(3, 0x80000000);
+  EXPECT_EQ(watched(3), Entry(kNoUnit, 0));
+}
+
+TEST_P(Directed, ByteStrobesMergeIntoAWatchedUnit) {
+  configure(kNever, true);
+  watch(7, 0x123456);
+  const uint64_t data = 0x00abcdef;
+  const std::array<uint64_t, 4> merged = {0x1234ef, 0x12cdef, 0xabcdef, 0xabcdef};
+  for (int byte = 0; byte < 4; ++byte) {
+    const uint64_t named = watched(7).first;
+    touch(named, 2);
+    EXPECT_EQ(watched(7), Entry(named, 2));
+    watch(7, data, static_cast<uint8_t>(0x10 << byte));
+    EXPECT_EQ(watched(7), Entry(merged[static_cast<size_t>(byte)], 0));
+  }
+  touch(0xabcdef, 3);
+  EXPECT_EQ(watched(7), Entry(0xabcdef, 3));
+  watch(7, 0xff000000, 0x80);
+  EXPECT_EQ(watched(7), Entry(kNoUnit, 0));
+  // Into 0xffffffff, whatever the entry named before.
+  watch(7, 0, 0x80);
+  EXPECT_EQ(watched(7), Entry(0xffffff, 0));
+  watch(7, kNoUnit);
+  watch(7, 0x00000012, 0x90);
+  EXPECT_EQ(watched(7), Entry(0xffff12, 0));
+  watch(7, kNoUnit);
+  watch(7, 0x00000012, 0x10);
+  EXPECT_EQ(watched(7), Entry(kNoUnit, 0)) << "0xffffff12 is no unit";
+  watch(7, 0, 0x80);
+  EXPECT_EQ(watched(7), Entry(0xffffff, 0)) << "and left nothing behind";
+}
+
+TEST_P(Directed, AUnitWatchedTwiceIsCountedInTheLowerEntryOnly) {
+  configure(kNever, true);
+  watch(40, 3);
+  touch(3, 2);
+  watch(5, 3);
+  watch(63, 3);
+  touch(3, 4);
+  EXPECT_EQ(watched(5), Entry(3, 4));
+  EXPECT_EQ(watched(40), Entry(3, 2));
+  EXPECT_EQ(watched(63), Entry(3, 0));
+  watch(5, kNoUnit);
+  touch(3, 8);
+  EXPECT_EQ(watched(5), Entry(kNoUnit, 0));
+  EXPECT_EQ(watched(40), Entry(3, 10)) << "now the lowest";
+  EXPECT_EQ(watched(63), Entry(3, 0));
+}
+
+TEST_P(Directed, WatchOfLargeUnits) {
+  configure(kNever, true);
+  write(NEOPROF_CFG1_OFFSET, 21, 0x0f);
+  watch(0, 3);
+  watch(1, 3 * 512);
+  for (uint64_t page = 0; page < 512; page += 73) {
+    touch(3 * 512 + page);
+  }
+  touch(3);
+  touch(4 * 512);
+  EXPECT_EQ(watched(0), Entry(3, 8));
+  EXPECT_EQ(watched(1), Entry(3 * 512, 0));
+}
+
+TEST_P(Directed, ResetAndPowerOnNameNothing) {
+  const auto names_nothing = [&] {
+    for (uint32_t entry = 0; entry < NEOPROF_WATCH_COUNT; ++entry) {
+      EXPECT_EQ(watched(entry), Entry(kNoUnit, 0)) << "entry " << entry;
+    }
+  };
+  names_nothing();
+  configure(kNever, true);
+  touch(0);
+  touch(0xffffff);
+  names_nothing();
+  for (uint32_t entry = 0; entry < NEOPROF_WATCH_COUNT; ++entry) {
+    watch(entry, entry);
+    touch(entry, 2);
+  }
+  EXPECT_EQ(watched(63), Entry(63, 2));
+  write(NEOPROF_CFG0_OFFSET, NEOPROF_CFG0_RESET_MASK | NEOPROF_CFG0_ENABLE_MASK, 0x04);
+  names_nothing();
+  for (uint32_t entry = 0; entry < NEOPROF_WATCH_COUNT; ++entry) {
+    touch(entry, 2);
+  }
+  names_nothing();
+  watch(63, 63);
+  EXPECT_EQ(watched(63), Entry(63, 0)) << "what it counted before is forgotten";
+  touch(63);
+  EXPECT_EQ(watched(63), Entry(63, 1));
+  watch(62, 0x00000000, 0x80);
+  EXPECT_EQ(watched(62), Entry(0xffffff, 0)) << "so is what it named";
+}
+
 // On the bus itself, which the Device interface hides.
 template <class Rig>
 class BusOf : public testing::Test {
@@ -765,6 +1016,54 @@ TEST_F(Bus, ConfigurationAppliesToRequestsAcceptedAfterTheWrite) {
   EXPECT_EQ(count(NEOPROF_TRACKED_OFFSET), 200U);
   EXPECT_EQ(rtl_.read(NEOPROF_FILTERED_OFFSET) + rtl_.read(NEOPROF_LOST_TAP_OFFSET), clocks);
   EXPECT_EQ(rtl_.read(NEOPROF_READS_OFFSET), 200U + clocks);
+}
+
+// Whether the tracker sees what comes before the write or down-sampling leaves all of it out.
+TEST_F(Bus, AWatchCountsRequestsAcceptedAfterItsWrite) {
+  for (const uint64_t sampling : {0, 8}) {
+    for (int before = 0; before < 12; ++before) {
+      rtl_.write(NEOPROF_CFG0_OFFSET, NEOPROF_CFG0_ENABLE_MASK | NEOPROF_CFG0_RESET_MASK, 0x04);
+      rtl_.write(NEOPROF_CFG1_OFFSET, sampling << NEOPROF_CFG1_DOWNSAMPLING_SHIFT, 0x10);
+      rtl_.write(NEOPROF_WATCH_OFFSET, 9ULL << 32, 0xf0);
+      rtl_.write(NEOPROF_WATCH_OFFSET + 8, 9ULL << 32, 0xf0);
+      rtl_.set_request(0, true, false, 9 * kPage);
+      for (int i = 0; i < before; ++i) {
+        rtl_.clock();
+      }
+      begin_write(NEOPROF_WATCH_OFFSET, 10ULL << 32, 0xf0);
+      rtl_.set_request(0, true, false, 10 * kPage);
+      const uint64_t clocks = end_write() + 1;
+      rtl_.top().req_valid_i = 0;
+      rtl_.drain();
+      EXPECT_EQ(rtl_.read(NEOPROF_WATCH_OFFSET), 10ULL << 32 | clocks);
+      EXPECT_EQ(rtl_.read(NEOPROF_WATCH_OFFSET + 8), 9ULL << 32)
+          << "of those before, none came when entry 0 named something else";
+    }
+  }
+}
+
+// One unit in every clock, while an entry takes it away from a higher one and gives it back.
+TEST_F(Bus, EachRequestUnderTrafficIsInOneWatch) {
+  rtl_.write(NEOPROF_WATCH_OFFSET + 8 * 63, 9ULL << 32, 0xf0);
+  rtl_.set_request(0, true, false, 9 * kPage);
+  bool taken = false;
+  uint64_t clocks = 0;    // since the last write
+  uint64_t expected = 0;  // in the higher entry
+  for (int i = 0; i < 41; ++i) {
+    begin_write(NEOPROF_WATCH_OFFSET, (taken ? kNoUnit : 9ULL) << 32, 0xf0);
+    expected += taken ? 0 : clocks + 1;
+    taken = !taken;
+    clocks = end_write() + 1;
+    for (int clock = 0; clock < i % 7; ++clock) {
+      rtl_.clock();
+      ++clocks;
+    }
+  }
+  rtl_.top().req_valid_i = 0;
+  rtl_.drain();
+  EXPECT_EQ(rtl_.read(NEOPROF_WATCH_OFFSET), 9ULL << 32 | clocks);
+  EXPECT_EQ(rtl_.read(NEOPROF_WATCH_OFFSET + 8 * 63), 9ULL << 32 | expected);
+  EXPECT_EQ(count(NEOPROF_LOST_TAP_OFFSET), 0U);
 }
 
 TEST_F(Bus, ResetLosesNoRequestInSilence) {

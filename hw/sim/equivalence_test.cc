@@ -27,6 +27,7 @@ class Equivalence : public testing::Test {
     for (auto& page : pool_) {
       page = below(4) == 0 ? random_() >> below(40) : below(1ULL << 24) << 12;
     }
+    pool_[0] = below(1ULL << 16) << 12;  // one at least in a range that is counted, whatever the seed
     write(NEOPROF_BITMAP_OFFSET, ~0ULL, 0xff);
     write(NEOPROF_BITMAP_OFFSET + 24, ~0ULL, 0xff);
     write(NEOPROF_CFG1_OFFSET, 12 | 1ULL << NEOPROF_CFG1_MODE_SHIFT | 1ULL << NEOPROF_CFG1_EPOCH_SCALE_SHIFT, 0xff);
@@ -45,6 +46,7 @@ class Equivalence : public testing::Test {
                         Rig::kParams.log2_width > 12;
       EXPECT_TRUE(rare || seen_.contains(offset)) << "offset 0x" << std::hex << offset << " was always 0";
     }
+    EXPECT_GT(counted_.size(), 1U) << "entries of WATCH that counted anything";
   }
 
   void operation() {
@@ -92,9 +94,15 @@ class Equivalence : public testing::Test {
         }
         break;
       case 13:
+        name_watched();
+        break;
       case 14:
+        read_watched();
+        break;
       case 15:
       case 16:
+      case 17:
+      case 18:
         burst();
         break;
       default:
@@ -171,6 +179,31 @@ class Equivalence : public testing::Test {
     write(NEOPROF_RING_OFFSET, next, below(16) == 0 ? 1 : 3);
   }
 
+  // Mostly units that are asked for, in few entries, so that some are named twice.
+  void name_watched() {
+    const int shift = (model_.read(NEOPROF_CFG1_OFFSET) & NEOPROF_CFG1_UNIT_SIZE_MASK) == 21 ? 21 : 12;
+    rtl_.read(NEOPROF_CFG1_OFFSET);
+    for (uint64_t i = 1 + below(6); i > 0; --i) {
+      const uint64_t unit = below(8) == 0 ? random_() >> (32 + below(16)) : pool_[below(16)] >> shift;
+      write(watch_offset(), unit << NEOPROF_WATCH_UNIT_SHIFT, below(8) == 0 ? static_cast<uint8_t>(random_()) : 0xf0);
+    }
+  }
+
+  // While requests are on their way to it.
+  void read_watched() {
+    for (uint64_t i = 1 + below(4); i > 0; --i) {
+      traffic();
+      compare_read(watch_offset());
+      compare_read(watch_offset());
+    }
+  }
+
+  uint32_t watch_offset() {
+    static constexpr std::array<uint32_t, 8> kEntries = {0, 1, 2, 3, 31, 32, 62, 63};
+    const uint64_t entry = below(4) == 0 ? below(NEOPROF_WATCH_COUNT) : kEntries[below(kEntries.size())];
+    return NEOPROF_WATCH_OFFSET + NEOPROF_WATCH_STRIDE * static_cast<uint32_t>(entry);
+  }
+
   void write(uint32_t offset, uint64_t data, uint8_t strobe) {
     rtl_.write(offset, data, strobe);
     model_.write(offset, data, strobe);
@@ -190,6 +223,9 @@ class Equivalence : public testing::Test {
                        std::any_of(model_log_.log.begin(), model_log_.log.end(), [&](const auto& entry) {
                          return entry.first == (offset - NEOPROF_HOTLIST_OFFSET) / NEOPROF_HOTLIST_STRIDE;
                        });
+    if (offset >= NEOPROF_WATCH_OFFSET && offset < NEOPROF_HISTOGRAM_OFFSET && (expected & NEOPROF_WATCH_COUNT_MASK)) {
+      counted_.insert(offset);
+    }
     if (known) {
       EXPECT_EQ(said, expected) << "offset 0x" << std::hex << offset;
     }
@@ -224,7 +260,7 @@ class Equivalence : public testing::Test {
 
   uint64_t below(uint64_t limit) { return random_() % limit; }
   uint32_t random_offset() {
-    static constexpr std::array<uint32_t, 5> kBlocks = {0x0000, 0x0060, 0x9000, 0x9040, 0x9400};
+    static constexpr std::array<uint32_t, 6> kBlocks = {0x0000, 0x0060, 0x9000, 0x9040, 0x9200, 0x9400};
     return below(8) == 0 ? static_cast<uint32_t>(random_() % 0x11000 & ~7ULL)
                          : kBlocks[below(kBlocks.size())] + static_cast<uint32_t>(8 * below(16));
   }
@@ -235,6 +271,7 @@ class Equivalence : public testing::Test {
   Model model_{Rig::kParams, straps_of<Rig>()};
   Recorder rtl_log_, model_log_;
   std::set<uint32_t> seen_;
+  std::set<uint32_t> counted_;  // of WATCH, those that were read when they had counted something
 };
 
 using Small = testing::Types<Tiny, Mid, Wide, Dual>;
