@@ -185,7 +185,9 @@ class Equivalence : public testing::Test {
     rtl_.read(NEOPROF_CFG1_OFFSET);
     for (uint64_t i = 1 + below(6); i > 0; --i) {
       const uint64_t unit = below(8) == 0 ? random_() >> (32 + below(16)) : pool_[below(16)] >> shift;
-      write(watch_offset(), unit << NEOPROF_WATCH_UNIT_SHIFT, below(8) == 0 ? static_cast<uint8_t>(random_()) : 0xf0);
+      const uint64_t kind = below(8);  // some write COUNT alone
+      const auto strobe = static_cast<uint8_t>(kind == 0 ? random_() : kind == 1 ? 0x0f : 0xf0);
+      write(watch_offset(), unit << NEOPROF_WATCH_UNIT_SHIFT, strobe);
     }
   }
 
