@@ -36,6 +36,8 @@ DeviceState device_state(uint32_t log2_width) {
   state.hotlist = uint64_t{NEOPROF_HOTLIST_ENTRIES} * (kUnitBits + 16);
   state.queue = uint64_t{kBuilt.channels} * kBuilt.tap_depth * (kUnitBits + 2);
   state.histogram = 2 * 4 * uint64_t{NEOPROF_HISTOGRAM_BINS} * (kUnitBits + 1);
+  // A unit with its valid bit, to compare, the unit once more, to read, and a count.
+  state.watch = uint64_t{NEOPROF_WATCH_COUNT} * ((kUnitBits + 1) + kUnitBits + 32);
   return state;
 }
 

@@ -18,8 +18,10 @@ struct DeviceState {
   uint32_t rows = 0, log2_width = 0, counter_bits = 0, tag_bits = 0;  // each counter has a tag, that of an epoch
   uint64_t sketch = 0;                                                // counters and tags of all rows
   uint64_t epochs = 0;                                                // what the tags stand for
-  uint64_t hot_filter = 0, lost_units = 0, hotlist = 0, queue = 0, histogram = 0;
-  [[nodiscard]] uint64_t other() const { return epochs + hot_filter + lost_units + hotlist + queue + histogram; }
+  uint64_t hot_filter = 0, lost_units = 0, hotlist = 0, queue = 0, histogram = 0, watch = 0;
+  [[nodiscard]] uint64_t other() const {
+    return epochs + hot_filter + lost_units + hotlist + queue + histogram + watch;
+  }
 };
 
 // The state of a device whose rows have 2^log2_width counters.
