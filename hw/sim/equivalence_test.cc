@@ -181,8 +181,7 @@ class Equivalence : public testing::Test {
 
   // Mostly units that are asked for, in few entries, so that some are named twice.
   void name_watched() {
-    const int shift = (model_.read(NEOPROF_CFG1_OFFSET) & NEOPROF_CFG1_UNIT_SIZE_MASK) == 21 ? 21 : 12;
-    rtl_.read(NEOPROF_CFG1_OFFSET);
+    const int shift = unit_shift();
     for (uint64_t i = 1 + below(6); i > 0; --i) {
       const uint64_t unit = below(8) == 0 ? random_() >> (32 + below(16)) : pool_[below(16)] >> shift;
       const uint64_t kind = below(8);  // some write COUNT alone
@@ -191,13 +190,27 @@ class Equivalence : public testing::Test {
     }
   }
 
-  // While requests are on their way to it.
+  // While requests for its unit are on their way to it.
   void read_watched() {
+    const int shift = unit_shift();
     for (uint64_t i = 1 + below(4); i > 0; --i) {
       traffic();
-      compare_read(watch_offset());
-      compare_read(watch_offset());
+      const uint32_t offset = watch_offset();
+      const uint64_t unit = model_.read(offset) >> NEOPROF_WATCH_UNIT_SHIFT;
+      rtl_.read(offset);
+      for (uint64_t request = below(4); request > 0; --request) {
+        const bool is_write = below(3) == 0;
+        model_.access(unit << shift, is_write);
+        rtl_.access(unit << shift, is_write);
+      }
+      compare_read(offset);
+      compare_read(offset);
     }
+  }
+
+  int unit_shift() {
+    rtl_.read(NEOPROF_CFG1_OFFSET);
+    return (model_.read(NEOPROF_CFG1_OFFSET) & NEOPROF_CFG1_UNIT_SIZE_MASK) == 21 ? 21 : 12;
   }
 
   uint32_t watch_offset() {
