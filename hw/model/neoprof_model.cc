@@ -183,19 +183,19 @@ void Model::request_at_tracker(uint64_t request) {
     ++live_.filtered;
   } else {
     track(request);
+    watch_empty_from_ = now_ + kWatchClocks + 1;
   }
 }
 
 void Model::track(uint64_t request) {
-  const uint64_t unit = request >> tracking_.unit_shift;
   if (watch_any_) {
-    watch(unit);
+    watch(request >> tracking_.unit_shift);
   }
   if (!passes_sampling()) {
     ++live_.sampled_out;
-    pipe_empty_from_ = std::max(pipe_empty_from_, now_ + kWatchClocks + 1);
     return;
   }
+  const uint64_t unit = request >> tracking_.unit_shift;
   std::array<Counter*, kLostHashRow> counters;
   uint64_t before = count_max_;
   for (uint32_t row = 0; row < params_.rows; ++row) {
@@ -298,7 +298,7 @@ bool Model::is_lost_again(uint64_t unit, uint64_t before, uint64_t after) {
 
 void Model::end_epoch() {
   const bool report = field(cfg1_, NEOPROF_CFG1_MODE_MASK, NEOPROF_CFG1_MODE_SHIFT) == 0;
-  const uint64_t begin = std::max(now_ + 1, pipe_empty_from_);
+  const uint64_t begin = std::max({now_ + 1, pipe_empty_from_, watch_empty_from_});
   const uint64_t listed = hot_list_.size();
   if (report) {
     for (uint64_t i = 0; i < listed; ++i) {
@@ -425,7 +425,7 @@ void Model::step(const Request* requests, bool tick) {
 }
 
 bool Model::idle() const {
-  return now_ >= serves_from_ && now_ >= pipe_empty_from_ &&
+  return now_ >= serves_from_ && now_ >= pipe_empty_from_ && now_ >= watch_empty_from_ &&
          std::all_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue.empty(); });
 }
 
@@ -483,6 +483,9 @@ void Model::burst(std::span<const uint64_t> requests) {
     }
     now_ = begin + clocks[i];
     track(served[clocks[i]]);
+  }
+  if (nr > 0) {
+    watch_empty_from_ = now_ + kWatchClocks + 1;
   }
   publish_until(end - 1);
   now_ = end;

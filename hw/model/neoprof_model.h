@@ -167,7 +167,8 @@ class Model final : public Device {
   // Time, in clocks.
   uint64_t now_ = 0;
   uint64_t serves_from_ = 0;  // the queue is served from this clock on; before it an epoch's end or reset is going on
-  uint64_t pipe_empty_from_ = 0;  // no request is in flight from this clock on
+  uint64_t pipe_empty_from_ = 0;   // no request is in flight from this clock on, in the tracker and after it
+  uint64_t watch_empty_from_ = 0;  // likewise in the watch table, which sees those that down-sampling leaves out too
 
   // Configuration as written.
   uint64_t cfg0_, cfg1_, cfg2_, decay_ = 0;
