@@ -35,12 +35,13 @@ module neoprof_watch #(
   output logic [31:0]          bus_count_o,
   output logic [31:0]          bus_unit_o
 );
-  logic [Entries-1:0] named_q, match;
+  logic [Entries-1:0] named_q;
   logic s1_valid_q;
   logic [UnitBits-1:0] s1_unit_q;
 
   // The units twice: in flip-flops, to compare with all at once, and in a memory, to read one. What either has of an entry
   // that names nothing means nothing.
+  logic [Entries*UnitBits-1:0] units_q;
   logic [UnitBits-1:0] unit_mem [Entries];
 
   function automatic logic [31:0] unit_of(input logic named, input logic [UnitBits-1:0] unit);
@@ -65,21 +66,31 @@ module neoprof_watch #(
     else if (reset_i) named_q <= '0;
     else if (write_i) named_q[write_index_i] <= names;
   end
-  for (genvar e = 0; e < Entries; e++) begin : gen_entry
-    logic [UnitBits-1:0] unit_q;
-    always_ff @(posedge clk_i) begin
-      if (write_i && write_index_i == IndexBits'(e)) unit_q <= merged[UnitBits-1:0];
+  // One bit vector, and written by a loop: Yosys would take an array for a memory of 64 read ports.
+  always_ff @(posedge clk_i) begin
+    if (write_i) begin
+      for (int e = 0; e < Entries; e++) begin
+        if (write_index_i == IndexBits'(e)) units_q[e*UnitBits+:UnitBits] <= merged[UnitBits-1:0];
+      end
     end
-    assign match[e] = named_q[e] && unit_q == s1_unit_q;
   end
 
   // Stages.
   logic s2_valid_q, s2_match_q;
   logic [IndexBits-1:0] s2_index_q, lowest;
+  logic match;
+
+  // A table that names nothing compares nothing: that spares a simulator most of it.
   always_comb begin
+    match = 1'b0;
     lowest = '0;
-    for (int e = Entries - 1; e >= 0; e--) begin
-      if (match[e]) lowest = IndexBits'(e);
+    if (s1_valid_q && named_q != '0) begin
+      for (int e = Entries - 1; e >= 0; e--) begin
+        if (named_q[e] && units_q[e*UnitBits+:UnitBits] == s1_unit_q) begin
+          match = 1'b1;
+          lowest = IndexBits'(e);
+        end
+      end
     end
   end
   assign busy_o = s1_valid_q | s2_valid_q;
@@ -92,7 +103,7 @@ module neoprof_watch #(
     end else begin
       s1_valid_q <= valid_i;
       s2_valid_q <= s1_valid_q;
-      s2_match_q <= s1_valid_q && match != '0;
+      s2_match_q <= match;
     end
   end
   always_ff @(posedge clk_i) begin
