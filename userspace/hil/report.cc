@@ -149,7 +149,8 @@ Json profiler_json(const RunOptions& options) {
                     {"tag_bits", state.tag_bits},
                     {"bits", state.sketch}};
   json["other_bits"] = {{"hot_filter", state.hot_filter}, {"lost_units", state.lost_units}, {"hotlist", state.hotlist},
-                        {"queue", state.queue},           {"histogram", state.histogram},   {"epochs", state.epochs}};
+                        {"queue", state.queue},           {"histogram", state.histogram},   {"watch", state.watch},
+                        {"epochs", state.epochs}};
   return json;
 }
 
