@@ -110,7 +110,14 @@ void neotier_demoted_free(struct neotier_device *dev)
 
 void neotier_demoted_note(struct neotier_device *dev, unsigned long pfn)
 {
+	const struct neotier_ledger_page page = {
+		.page = pfn - dev->base_pfn, .identity = neotier_hotlist_identity, .owner = dev,
+	};
+
 	neotier_demoted_set(&dev->demoted, pfn);
+	/* It may lie on another device of the same node. */
+	if (pfn - dev->base_pfn < dev->nr_pages)
+		neotier_ledger_demoted(&dev->hotlist.ledger, &page);
 }
 
 /* Without a reference: a page in between is another one than it was. */

@@ -145,8 +145,8 @@ u64 neotier_identity_of(struct page *page)
 	return neotier_page_identity((unsigned long)READ_ONCE(folio->mapping), READ_ONCE(folio->index));
 }
 
-/* Without a reference: a page in between is another one than it was. */
-static u64 neotier_hotlist_identity(void *owner, u32 page)
+/* Without a reference. */
+u64 neotier_hotlist_identity(void *owner, u32 page)
 {
 	struct neotier_device *dev = owner;
 	struct page *found = pfn_to_online_page(dev->base_pfn + page);

@@ -42,6 +42,7 @@
 #include "promotion/quota.h"
 #include "promotion/room.h"
 #include "promotion/spare.h"
+#include "promotion/watch.h"
 #include "source.h"
 #include "stats.h"
 
@@ -118,6 +119,7 @@ struct neotier_device {
 	bool claim_stopped;		/* claiming does not bring folios to the target node */
 	struct neotier_ping_pong ping_pong;
 	struct neotier_demoted demoted;
+	struct neotier_watch watch;
 	struct neotier_steps steps;
 	u64 kswapd_ns;			/* its CPU time at the last settlement */
 	struct neotier_exchange *exchange;	/* NULL: kswapd makes room */
@@ -182,6 +184,11 @@ int neotier_source_start(struct neotier_device *dev);
  */
 void neotier_source_stop(struct neotier_device *dev);
 
+/* watch.c */
+
+/* Nothing is watched; under dev->lock, with the device's region known. */
+void neotier_watch_init(struct neotier_device *dev);
+
 /* region.c */
 
 /**
@@ -237,6 +244,9 @@ void neotier_memory_notifier_unregister(void);
  */
 int neotier_hotlist_alloc(struct neotier_device *dev);
 void neotier_hotlist_free(struct neotier_device *dev);
+
+/* What lies in a page of the region now, as a number; one that is in between is another than it was. */
+u64 neotier_hotlist_identity(void *owner, u32 page);
 
 /**
  * neotier_hotlist_add() - queue one report
@@ -330,7 +340,7 @@ void neotier_demoted_exit(void);
 /* Before the first report; @dev: with its memory found. Return: 0 or -ENOMEM. */
 int neotier_demoted_alloc(struct neotier_device *dev);
 void neotier_demoted_free(struct neotier_device *dev);
-/* That a page of the device was demoted by this module, which no probe sees. */
+/* That this module has demoted a page, which no probe sees, to @pfn. Under dev->lock. */
 void neotier_demoted_note(struct neotier_device *dev, unsigned long pfn);
 /* @page: index in the region. */
 bool neotier_demoted_lately(const struct neotier_device *dev, u32 page);

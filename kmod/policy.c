@@ -146,8 +146,10 @@ static void neotier_policy_settle(struct neotier_device *dev, const struct neoti
 	period.looking_ns = thread_ns - min(thread_ns, period.moves_ns);
 	if (asked && !dev->exchange)
 		period.moves_ns += mul_u64_u64_div_u64(kswapd_ns, span_ns, own_ns);
+	period.counted = neotier_watch_count(&dev->watch, ledger, &dev->clock, dev->decided.own_ns);
 	if (neotier_ledger_settle(ledger, &period))
 		neotier_demoted_pass(dev);
+	neotier_watch_name(&dev->watch, ledger, dev->decided.own_ns);
 	neotier_stat_add(dev, NEOTIER_STAT_SPENT_NS, ledger->spent_ns - spent);
 	neotier_stat_add(dev, NEOTIER_STAT_WON_NS, ledger->won_ns - won);
 	neotier_stat_add(dev, NEOTIER_STAT_REGRET_NS, ledger->regret_ns - regret);

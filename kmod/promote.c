@@ -23,6 +23,7 @@ int neotier_source_start(struct neotier_device *dev)
 		return err;
 	memset(&dev->snapshot, 0, sizeof(dev->snapshot));
 	memset(&dev->drain, 0, sizeof(dev->drain));
+	neotier_watch_init(dev);
 	neotier_clock_begin(dev);
 	return 0;
 }
@@ -38,6 +39,7 @@ static void neotier_forget_waiting(struct neotier_device *dev)
 {
 	neotier_hotlist_clear(&dev->hotlist);
 	neotier_huge_clear(&dev->huge);
+	neotier_watch_forget(&dev->watch);
 }
 
 void neotier_promote_fail(struct neotier_device *dev, const char *why)
@@ -209,6 +211,7 @@ static enum neotier_next neotier_step(struct neotier_device *dev)
 	else
 		neotier_reserve_keep(dev, now);
 	what = neotier_promote(dev, now);
+	neotier_watch_name(&dev->watch, &dev->hotlist.ledger, ktime_get_ns());
 	/* What kswapd makes free is there for the first who asks. */
 	return what == NEOTIER_SLEEP && dev->room.fill ? NEOTIER_WAIT_ROOM : what;
 }

@@ -22,6 +22,7 @@ struct neotier_caps {
 	u32 peak_lines_per_tick;
 	u64 hpa_base, hpa_size;	/* bytes, whole pages, checked; of the straps */
 	u64 serial;		/* of the CXL memory device, whose region then says where its memory is; 0: the straps do */
+	u32 watched;		/* units that it counts one by one, at most NEOTIER_LEDGER_SLOTS */
 	bool clock;		/* the machine's, by the device */
 	bool interrupts;	/* fill level and overflow */
 	u32 message;		/* MSI-X vector of both */
@@ -81,6 +82,8 @@ struct neotier_device_state {
  * @acknowledge: clear the causes of the device's interrupt
  * @snapshot: latch and read the device's counters; @histogram: that as well, else it is left as it is. Return: 0, or -ENODEV
  *	when the registers read all ones, as those of a device that is gone; then @state is worth nothing
+ * @watch: from now on, count the requests for @unit in @slot, below dev->caps.watched, from 0 on
+ * @watched: read that count. Return: requests since then, modulo 2^32, any value
  * @clock: latch and read the machine's clock, where dev->caps.clock says that there is one. Return: nanoseconds, any value
  * @epoch_valid: whether the device can have epochs of so many microseconds; any time after open()
  */
@@ -95,6 +98,8 @@ struct neotier_source_ops {
 	unsigned int (*discard)(struct neotier_device *dev);
 	void (*acknowledge)(struct neotier_device *dev);
 	int (*snapshot)(struct neotier_device *dev, struct neotier_device_state *state, bool histogram);
+	void (*watch)(struct neotier_device *dev, u32 slot, u64 unit);
+	u32 (*watched)(struct neotier_device *dev, u32 slot);
 	u64 (*clock)(struct neotier_device *dev);
 	bool (*epoch_valid)(const struct neotier_device *dev, u64 epoch_us);
 };

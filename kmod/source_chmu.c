@@ -258,6 +258,8 @@ static int neotier_chmu_caps(struct neotier_device *dev)
 	}
 	caps->counter_max = GENMASK_ULL(caps->tracker_counter_bits - 1, 0);
 
+	BUILD_BUG_ON(NEOPROF_WATCH_COUNT != NEOTIER_LEDGER_SLOTS);
+	caps->watched = min_t(u32, NEOTIER_GET(ID_WATCHED, id), NEOPROF_WATCH_COUNT);
 	caps->clock = NEOTIER_GET(ID_CLOCK, id);
 	caps->peak_lines_per_tick = NEOTIER_GET(PEAK_LINES_PER_TICK, neotier_read(dev, NEOPROF_PEAK_OFFSET));
 	caps->interrupts = NEOTIER_GET(CAP0_FILL_IRQ, cap0) && NEOTIER_GET(CAP0_OVERFLOW_IRQ, cap0);
@@ -506,6 +508,16 @@ static int neotier_chmu_snapshot(struct neotier_device *dev, struct neotier_devi
 	return state->ticks == ~0ULL || word == ~0ULL ? -ENODEV : 0;
 }
 
+static void neotier_chmu_watch(struct neotier_device *dev, u32 slot, u64 unit)
+{
+	neotier_write(dev, NEOPROF_WATCH_OFFSET + slot * NEOPROF_WATCH_STRIDE, NEOTIER_PUT(WATCH_UNIT, unit));
+}
+
+static u32 neotier_chmu_watched(struct neotier_device *dev, u32 slot)
+{
+	return NEOTIER_GET(WATCH_COUNT, neotier_read(dev, NEOPROF_WATCH_OFFSET + slot * NEOPROF_WATCH_STRIDE));
+}
+
 static void neotier_chmu_default_conf(struct neotier_device *dev)
 {
 	struct neotier_conf *conf = &dev->conf;
@@ -535,6 +547,8 @@ const struct neotier_source_ops neotier_source_chmu = {
 	.discard = neotier_chmu_discard,
 	.acknowledge = neotier_chmu_acknowledge,
 	.snapshot = neotier_chmu_snapshot,
+	.watch = neotier_chmu_watch,
+	.watched = neotier_chmu_watched,
 	.clock = neotier_chmu_clock,
 	.epoch_valid = neotier_chmu_epoch_valid,
 };

@@ -21,6 +21,11 @@
 #define NEOTIER_LEDGER_PPM 1000000ULL
 /* Fewer reports of controls than that were to be expected say nothing. */
 #define NEOTIER_LEDGER_EXPECTED 2U
+/* Of its first rate, that a control is cold below; and settlements, after which one that is cold is dropped. */
+#define NEOTIER_LEDGER_COOLED 4U
+#define NEOTIER_LEDGER_COLD 3U
+/* Of the median rate, to which one counts at most. */
+#define NEOTIER_LEDGER_MEDIANS 4U
 
 static u64 neotier_ledger_min(u64 a, u64 b)
 {
@@ -70,14 +75,25 @@ static u32 neotier_ledger_bit(u32 page)
 	return neotier_ledger_hash(page, 0) % (NEOTIER_LEDGER_FILTER * 64);
 }
 
+static u32 neotier_ledger_slot(struct neotier_ledger *ledger)
+{
+	u32 slot = 0;
+
+	while (ledger->slots >> slot & 1)
+		slot++;
+	ledger->slots |= 1ULL << slot;
+	return slot;
+}
+
 static void neotier_ledger_add(struct neotier_ledger *ledger, u32 i, const struct neotier_ledger_page *page)
 {
 	u32 bit = neotier_ledger_bit(page->page);
+	u32 slot = i < ledger->nr_controls ? ledger->controls[i].slot : neotier_ledger_slot(ledger);
 
 	ledger->filter[bit / 64] |= 1ULL << bit % 64;
 	ledger->nr_controls += i == ledger->nr_controls;
 	ledger->controls[i] = (struct neotier_ledger_control){
-		.page = page->page, .count = ledger->hot ? ledger->hot : page->count, .seen_ns = ledger->watched_ns,
+		.page = page->page, .slot = slot, .count = ledger->hot ? ledger->hot : page->count, .seen_ns = ledger->watched_ns,
 		.identity = page->identity(page->owner, page->page),
 	};
 }
@@ -86,6 +102,7 @@ static void neotier_ledger_add(struct neotier_ledger *ledger, u32 i, const struc
 static void neotier_ledger_remove(struct neotier_ledger *ledger, u32 i)
 {
 	ledger->drawn -= ledger->drawn / ledger->nr_controls;
+	ledger->slots &= ~(1ULL << ledger->controls[i].slot);
 	ledger->controls[i] = ledger->controls[--ledger->nr_controls];
 }
 
@@ -148,6 +165,34 @@ bool neotier_ledger_choose(struct neotier_ledger *ledger, const struct neotier_l
 	return true;
 }
 
+/* With its share of the pages that witnesses are drawn from. */
+static void neotier_ledger_dismiss(struct neotier_ledger *ledger, u32 i)
+{
+	ledger->cast -= ledger->cast / ledger->nr_witnesses;
+	ledger->slots &= ~(1ULL << ledger->witnesses[i].slot);
+	ledger->witnesses[i] = ledger->witnesses[--ledger->nr_witnesses];
+}
+
+/* Each that was demoted in this horizon has the same chance to be among them, as with controls. */
+void neotier_ledger_demoted(struct neotier_ledger *ledger, const struct neotier_ledger_page *page)
+{
+	u32 i = ledger->nr_witnesses, slot;
+
+	if (!neotier_ledger_bounds(ledger))
+		return;
+	ledger->demoted[ledger->part]++;
+	ledger->cast++;
+	if (i == NEOTIER_LEDGER_WITNESSES)
+		i = neotier_ledger_hash(ledger->cast, ~ledger->salt) % ledger->cast;
+	if (i >= NEOTIER_LEDGER_WITNESSES)
+		return;
+	slot = i < ledger->nr_witnesses ? ledger->witnesses[i].slot : neotier_ledger_slot(ledger);
+	ledger->nr_witnesses += i == ledger->nr_witnesses;
+	ledger->witnesses[i] = (struct neotier_ledger_control){
+		.page = page->page, .slot = slot, .identity = page->identity(page->owner, page->page),
+	};
+}
+
 /* What all reports would have told, by those that were read. */
 static u64 neotier_ledger_all(u64 requests, const struct neotier_ledger_period *period)
 {
@@ -159,16 +204,21 @@ static u64 neotier_ledger_all(u64 requests, const struct neotier_ledger_period *
 
 /*
  * Where not all reports are read, a page that is as hot as before is seen again after 1 / seen epochs, on average. A control that
- * was not seen for twice as long is cold: so are as many of the promoted pages as it stands for.
+ * was not seen for twice as long is cold.
  */
-static void neotier_ledger_bury(struct neotier_ledger *ledger, u64 epoch_ns)
+static u64 neotier_ledger_patience(const struct neotier_ledger *ledger, u64 epoch_ns)
 {
-	u64 patience_ns = 2 * epoch_ns + 2 * epoch_ns * NEOTIER_LEDGER_PPM /
-				  neotier_clamp_u64(ledger->seen_ppm, NEOTIER_LEDGER_PPM / 100, NEOTIER_LEDGER_PPM);
+	return 2 * epoch_ns + 2 * epoch_ns * NEOTIER_LEDGER_PPM /
+			      neotier_clamp_u64(ledger->seen_ppm, NEOTIER_LEDGER_PPM / 100, NEOTIER_LEDGER_PPM);
+}
+
+/* Those that were not seen for so long, or were cold as often. As many of the promoted pages as one stands for are cold too. */
+static void neotier_ledger_bury(struct neotier_ledger *ledger, u64 patience_ns)
+{
 	u32 before = ledger->nr_controls, i = 0, part;
 
 	while (i < ledger->nr_controls) {
-		if (ledger->watched_ns - ledger->controls[i].seen_ns <= patience_ns) {
+		if (ledger->watched_ns - ledger->controls[i].seen_ns <= patience_ns && ledger->controls[i].cold < NEOTIER_LEDGER_COLD) {
 			i++;
 			continue;
 		}
@@ -184,7 +234,7 @@ static void neotier_ledger_bury(struct neotier_ledger *ledger, u64 epoch_ns)
 		ledger->expected_ppm = ledger->reported = 0;
 	}
 	if (before && !ledger->nr_controls)
-		ledger->heat = ledger->steady_ns = ledger->lasted_ns = ledger->unknown_ns = 0;
+		ledger->heat = ledger->average = ledger->steady_ns = ledger->lasted_ns = ledger->unknown_ns = 0;
 }
 
 /* Of the controls those that are still hot, by those that were reported, of those that would have been. */
@@ -245,44 +295,26 @@ static u32 neotier_ledger_hot(const struct neotier_ledger *ledger, const struct 
 	return (u32)neotier_ledger_min(period->hot, neotier_ledger_max(most, 1));
 }
 
-static void neotier_ledger_watch(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns)
-{
-	u64 reports = neotier_ledger_min(period->reports, NEOTIER_LEDGER_REPORTS_MAX);
-	u64 seen = reports * NEOTIER_LEDGER_PPM / (reports + neotier_ledger_min(period->missed, NEOTIER_LEDGER_REPORTS_MAX));
-	u64 epoch_ns = neotier_clamp_u64(period->epoch_ns, 1000, NEOTIER_LEDGER_US_MAX * 1000), count = 0;
-	u32 i, before = ledger->hot;
-
-	ledger->hot = neotier_ledger_hot(ledger, period);
-	for (i = 0; ledger->hot && !before && i < ledger->nr_controls; i++)
-		ledger->controls[i].count = ledger->hot;
-	ledger->seen_ppm = ledger->watched_ns ? (3 * ledger->seen_ppm + seen) / 4 : seen;
-	ledger->watched_ns += interval_ns;
-	neotier_ledger_count_warm(ledger, seen, interval_ns, epoch_ns);
-	neotier_ledger_bury(ledger, epoch_ns);
-	ledger->known = ledger->nr_controls;
-	if (!ledger->nr_controls)
-		return;
-	for (i = 0; i < ledger->nr_controls; i++)
-		count += ledger->controls[i].count;
-	count /= ledger->nr_controls;
-	ledger->heat = (period->hot ? neotier_ledger_min(count, period->hot) : count) * NEOTIER_LEDGER_FINE;
-	neotier_ledger_lasts(ledger, interval_ns);
-}
-
 /* What the pages promoted so far will win if all goes on for as long as it has so far. */
 static s64 neotier_ledger_line(const struct neotier_ledger *ledger)
 {
 	return ledger->gain_ppm > 0 ? (s64)(ledger->steady_ns / 1000) * ledger->gain_ppm / 1000 : 0;
 }
 
-static u64 neotier_ledger_alive(const struct neotier_ledger *ledger)
+/* Of so many pages that count for one horizon. */
+static u64 neotier_ledger_sum(const u64 pages[NEOTIER_LEDGER_PARTS])
 {
-	u64 alive = 0;
+	u64 sum = 0;
 	u32 i;
 
 	for (i = 0; i < NEOTIER_LEDGER_PARTS; i++)
-		alive += ledger->promoted[i];
-	return neotier_ledger_min(alive, NEOTIER_LEDGER_PAGES_MAX);
+		sum += pages[i];
+	return neotier_ledger_min(sum, NEOTIER_LEDGER_PAGES_MAX);
+}
+
+static u64 neotier_ledger_alive(const struct neotier_ledger *ledger)
+{
+	return neotier_ledger_sum(ledger->promoted);
 }
 
 /* It rises at once, and falls slowly: a program may rest. */
@@ -338,12 +370,6 @@ static u64 neotier_ledger_worth(const struct neotier_ledger *ledger, u64 request
 	return requests * ledger->terms.saved_ns;
 }
 
-/* Of a control that is hot, and of one on average. */
-static u64 neotier_ledger_warm(const struct neotier_ledger *ledger)
-{
-	return ledger->warmed ? ledger->heat * ledger->warm_ppm / NEOTIER_LEDGER_PPM : ledger->heat;
-}
-
 /* Of so many pages of that heat, for so long. */
 static u64 neotier_ledger_won(const struct neotier_ledger *ledger, u64 pages, u64 heat, u64 us,
 			      const struct neotier_ledger_period *period)
@@ -352,6 +378,209 @@ static u64 neotier_ledger_won(const struct neotier_ledger *ledger, u64 pages, u6
 	u64 each = neotier_ledger_min(heat, 1ULL << 24) * us / epoch_us;
 
 	return neotier_ledger_worth(ledger, neotier_ledger_min(each, 1ULL << 32) * pages / NEOTIER_LEDGER_FINE, period);
+}
+
+/* What the reports tell of the controls. */
+static void neotier_ledger_by_reports(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 seen_ppm,
+				      u64 interval_ns, u64 epoch_ns)
+{
+	u64 count = 0;
+	u32 i;
+
+	neotier_ledger_count_warm(ledger, seen_ppm, interval_ns, epoch_ns);
+	neotier_ledger_bury(ledger, neotier_ledger_patience(ledger, epoch_ns));
+	ledger->known = ledger->nr_controls;
+	if (!ledger->nr_controls)
+		return;
+	for (i = 0; i < ledger->nr_controls; i++)
+		count += ledger->controls[i].count;
+	count /= ledger->nr_controls;
+	ledger->heat = (period->hot ? neotier_ledger_min(count, period->hot) : count) * NEOTIER_LEDGER_FINE;
+	ledger->average = ledger->warmed ? ledger->heat * ledger->warm_ppm / NEOTIER_LEDGER_PPM : ledger->heat;
+	neotier_ledger_lasts(ledger, interval_ns);
+}
+
+void neotier_ledger_count(struct neotier_ledger *ledger, u32 i, u32 requests, u64 ns, bool gone)
+{
+	bool control = i < ledger->nr_controls;
+	struct neotier_ledger_control *watched = control ? &ledger->controls[i] : &ledger->witnesses[i - ledger->nr_controls];
+
+	/* A control that is gone needs nothing, whatever lies there now. */
+	watched->requests = control && gone ? 0 : requests;
+	watched->counted_ns = neotier_ledger_min(ns, NEOTIER_LEDGER_US_MAX * 1000);
+	watched->gone = gone;
+}
+
+/* Whether one is too cold to repay a move, for as long as any heat is expected to last, or has cooled. */
+static bool neotier_ledger_is_cold(const struct neotier_ledger *ledger, const struct neotier_ledger_control *control,
+				   const struct neotier_ledger_period *period)
+{
+	return NEOTIER_LEDGER_COOLED * control->rate < control->first ||
+	       neotier_ledger_won(ledger, 1, control->rate, NEOTIER_LEDGER_STEADY_NS / 1000, period) < ledger->exchange_ns;
+}
+
+/* Return: whether it was counted for long enough to tell. Else nothing is known of it, and it has no rate. */
+static bool neotier_ledger_rate(struct neotier_ledger_control *watched, const struct neotier_ledger_period *period, u64 epoch_ns)
+{
+	u64 requests = neotier_ledger_min(watched->requests, NEOTIER_LEDGER_REQUESTS_MAX) * NEOTIER_LEDGER_FINE;
+	u64 ns = watched->counted_ns;
+
+	watched->rate = 0;
+	watched->counted_ns = ns < epoch_ns / 4 * 3 ? 0 : ns;
+	if (!watched->counted_ns)
+		return false;
+	requests /= neotier_clamp_u64(period->downsampling, 1, 32768);
+	watched->rate = requests * (epoch_ns / 1000) / neotier_ledger_max(ns / 1000, 1);
+	return true;
+}
+
+/* Return: whether anything is known. */
+static bool neotier_ledger_rates(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 epoch_ns)
+{
+	bool any = false;
+	u32 i;
+
+	for (i = 0; i < ledger->nr_controls; i++) {
+		struct neotier_ledger_control *control = &ledger->controls[i];
+
+		if (!neotier_ledger_rate(control, period, epoch_ns))
+			continue;
+		if (!control->first)
+			control->first = neotier_ledger_max(control->rate, 1);
+		control->cold = neotier_ledger_is_cold(ledger, control, period) ? control->cold + 1 : 0;
+		any = true;
+	}
+	return any;
+}
+
+/* Of the controls that are hot; 0: none is. */
+static u64 neotier_ledger_median(const struct neotier_ledger *ledger)
+{
+	const struct neotier_ledger_control *controls = ledger->controls;
+	u32 i, j, hot = 0, below;
+	u64 median = 0;
+
+	for (i = 0; i < ledger->nr_controls; i++)
+		hot += controls[i].counted_ns && !controls[i].cold;
+	for (i = 0; i < ledger->nr_controls; i++) {
+		if (!controls[i].counted_ns || controls[i].cold)
+			continue;
+		below = 0;
+		for (j = 0; j < ledger->nr_controls; j++)
+			below += controls[j].counted_ns && !controls[j].cold && controls[j].rate < controls[i].rate;
+		if (2 * below <= hot)
+			median = neotier_ledger_max(median, controls[i].rate);
+	}
+	return median;
+}
+
+/*
+ * What their counts tell. Heat is that of those that have not cooled, whether they ever were hot or were only taken for it: the
+ * next page to move is one of these. Once all have cooled at once, it is what it was.
+ */
+static void neotier_ledger_by_counts(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns,
+				     u64 epoch_ns)
+{
+	u64 most, all = 0, fresh = 0, first = 0, left = 0, warm;
+	u32 i, nr = 0, nr_fresh = 0;
+
+	if (!neotier_ledger_rates(ledger, period, epoch_ns))
+		return;
+	most = neotier_ledger_median(ledger) * NEOTIER_LEDGER_MEDIANS;
+	for (i = 0; i < ledger->nr_controls; i++) {
+		struct neotier_ledger_control *control = &ledger->controls[i];
+		u64 rate = most ? neotier_ledger_min(control->rate, most) : control->rate;
+
+		if (!control->counted_ns)
+			continue;
+		nr++;
+		all += rate;
+		first += control->first;
+		left += neotier_ledger_min(control->rate, control->first);
+		if (NEOTIER_LEDGER_COOLED * control->rate >= control->first) {
+			nr_fresh++;
+			fresh += rate;
+		}
+	}
+	ledger->average = all / nr;
+	if (nr_fresh)
+		ledger->heat = fresh / nr_fresh;
+	warm = left * NEOTIER_LEDGER_PPM / first;
+	ledger->warm_ppm = ledger->warmed ? (ledger->warm_ppm + warm) / 2 : warm;
+	ledger->warmed = true;
+	neotier_ledger_bury(ledger, NEOTIER_LEDGER_NS_MAX);
+	if (ledger->nr_controls)
+		neotier_ledger_lasts(ledger, interval_ns);
+}
+
+/* A demoted page that comes up again, or is freed, is missed no more: so are as many as it stands for. */
+static void neotier_ledger_dismiss_gone(struct neotier_ledger *ledger)
+{
+	u32 i, part;
+
+	for (i = ledger->nr_witnesses; i-- > 0;) {
+		if (!ledger->witnesses[i].gone)
+			continue;
+		for (part = 0; part < NEOTIER_LEDGER_PARTS; part++)
+			ledger->demoted[part] -= ledger->demoted[part] / ledger->nr_witnesses;
+		neotier_ledger_dismiss(ledger, i);
+	}
+}
+
+/*
+ * What demoted pages were asked for. One that is gone was until then, as it came up for that: what came after it in its place is
+ * counted with it, once.
+ */
+static void neotier_ledger_by_witnesses(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 epoch_ns)
+{
+	u64 most = neotier_ledger_median(ledger) * NEOTIER_LEDGER_MEDIANS, all = 0;
+	u32 i, nr = 0;
+
+	for (i = 0; i < ledger->nr_witnesses; i++) {
+		struct neotier_ledger_control *witness = &ledger->witnesses[i];
+
+		if (!neotier_ledger_rate(witness, period, epoch_ns))
+			continue;
+		all += most ? neotier_ledger_min(witness->rate, most) : witness->rate;
+		nr++;
+	}
+	if (nr)
+		ledger->missed = all / nr;
+	ledger->witnessed = nr || (ledger->witnessed && ledger->nr_witnesses);
+	neotier_ledger_dismiss_gone(ledger);
+}
+
+static void neotier_ledger_read(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 seen_ppm,
+				u64 interval_ns)
+{
+	u32 i, before = ledger->hot;
+
+	ledger->hot = neotier_ledger_hot(ledger, period);
+	for (i = 0; ledger->hot && !before && i < ledger->nr_controls; i++)
+		ledger->controls[i].count = ledger->hot;
+	ledger->seen_ppm = ledger->watched_ns ? (3 * ledger->seen_ppm + seen_ppm) / 4 : seen_ppm;
+	ledger->watched_ns += interval_ns;
+}
+
+/* Who has not looked has seen nothing: what was known is taken to go on. */
+static void neotier_ledger_watch(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns)
+{
+	u64 reports = neotier_ledger_min(period->reports, NEOTIER_LEDGER_REPORTS_MAX);
+	u64 missed = neotier_ledger_min(period->missed, NEOTIER_LEDGER_REPORTS_MAX);
+	u64 seen_ppm = reports * NEOTIER_LEDGER_PPM / neotier_ledger_max(reports + missed, 1);
+	u64 epoch_ns = neotier_clamp_u64(period->epoch_ns, 1000, NEOTIER_LEDGER_US_MAX * 1000);
+
+	if (ledger->stopped)
+		return;
+	neotier_ledger_kinds(ledger, period);
+	if (reports)
+		neotier_ledger_read(ledger, period, seen_ppm, interval_ns);
+	if (period->counted) {
+		neotier_ledger_by_counts(ledger, period, interval_ns, epoch_ns);
+		neotier_ledger_by_witnesses(ledger, period, epoch_ns);
+	} else if (reports) {
+		neotier_ledger_by_reports(ledger, period, seen_ppm, interval_ns, epoch_ns);
+	}
 }
 
 /* What the thread's own time does not have of what it does to programs. */
@@ -395,12 +624,16 @@ static bool neotier_ledger_pass(struct neotier_ledger *ledger, u64 interval_ns)
 		ledger->part_ns -= NEOTIER_LEDGER_HORIZON_NS / NEOTIER_LEDGER_PARTS;
 		ledger->part = (ledger->part + 1) % NEOTIER_LEDGER_PARTS;
 		ledger->promoted[ledger->part] = 0;
+		ledger->demoted[ledger->part] = 0;
 		horizon |= ledger->part == 0;
 		ledger->priced_pages = ledger->priced_pages * 7 / 8;
 		ledger->priced_ns = ledger->priced_ns * 7 / 8;
 		for (i = ledger->nr_controls; i-- > 0;)
 			if (neotier_ledger_hash(ledger->controls[i].page, ~ledger->part) % NEOTIER_LEDGER_PARTS == 0)
 				neotier_ledger_remove(ledger, i);
+		for (i = ledger->nr_witnesses; i-- > 0;)
+			if (neotier_ledger_hash(ledger->witnesses[i].page, ~ledger->part) % NEOTIER_LEDGER_PARTS == 0)
+				neotier_ledger_dismiss(ledger, i);
 		neotier_ledger_refilter(ledger);
 		/* Else those that are let go would be drawn again. */
 		ledger->salt++;
@@ -443,7 +676,7 @@ static void neotier_ledger_forget_returned(struct neotier_ledger *ledger, u64 re
 static void neotier_ledger_gain(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 interval_ns,
 				u64 regret)
 {
-	u64 won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), neotier_ledger_warm(ledger), interval_ns / 1000, period);
+	u64 won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), ledger->average, interval_ns / 1000, period);
 
 	if (interval_ns >= 1000)
 		ledger->gain_ppm = (s64)neotier_ledger_min(won * 1000 / (interval_ns / 1000), 1ULL << 32) -
@@ -471,6 +704,35 @@ static bool neotier_ledger_pause(struct neotier_ledger *ledger, const struct neo
 	return ledger->paused;
 }
 
+/*
+ * While nobody looks nothing is regretted, as nothing is seen: or what was lost at the last look would never be paid off. Where
+ * controls are counted, a page that is reported is taken for as hot as they are: what the report says is too much by what others
+ * brought to its counters.
+ */
+static u64 neotier_ledger_regretted(const struct neotier_ledger *ledger, const struct neotier_ledger_period *period,
+				    u64 interval_ns)
+{
+	u64 requests = neotier_ledger_max(ledger->regret_requests, ledger->regrets * ledger->hot);
+	u64 down = ledger->stopped ? 0 : neotier_ledger_sum(ledger->demoted);
+
+	if (period->counted && ledger->witnessed)
+		return neotier_ledger_won(ledger, down, ledger->missed, interval_ns / 1000, period);
+	if (period->counted && ledger->heat)
+		requests = ledger->regrets * ledger->heat / NEOTIER_LEDGER_FINE;
+	return neotier_ledger_worth(ledger, neotier_ledger_all(requests, period), period);
+}
+
+/* Of the next page that comes up, less what is missed of those that went down for it. */
+static u64 neotier_ledger_net(const struct neotier_ledger *ledger)
+{
+	u64 up = neotier_ledger_alive(ledger), down = neotier_ledger_sum(ledger->demoted), missed;
+
+	if (!ledger->witnessed || !up)
+		return ledger->heat;
+	missed = neotier_ledger_min(ledger->missed, 1ULL << 36) * neotier_ledger_min(down, up) / up;
+	return ledger->heat - neotier_ledger_min(ledger->heat, missed);
+}
+
 bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_ledger_period *period)
 {
 	u64 interval_ns = neotier_ledger_min(period->interval_ns, NEOTIER_LEDGER_US_MAX * 1000), won, regret, spent, share;
@@ -479,14 +741,9 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	bool horizon;
 
 	neotier_ledger_hope(ledger, period, interval_ns);
-	/* Who has not looked has seen nothing: what was known is taken to go on. */
-	if (!ledger->stopped && period->reports) {
-		neotier_ledger_watch(ledger, period, interval_ns);
-		neotier_ledger_kinds(ledger, period);
-	}
-	won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), neotier_ledger_warm(ledger), interval_ns / 1000, period);
-	regret = neotier_ledger_max(ledger->regret_requests, ledger->regrets * ledger->hot);
-	regret = neotier_ledger_worth(ledger, neotier_ledger_all(regret, period), period);
+	neotier_ledger_watch(ledger, period, interval_ns);
+	won = neotier_ledger_won(ledger, neotier_ledger_alive(ledger), ledger->average, interval_ns / 1000, period);
+	regret = neotier_ledger_regretted(ledger, period, interval_ns);
 	spent = neotier_ledger_min(period->moves_ns, NEOTIER_LEDGER_NS_MAX) + neotier_ledger_min(period->looking_ns, NEOTIER_LEDGER_NS_MAX) +
 		neotier_ledger_beside(period);
 	share = neotier_ledger_share(ledger, period, interval_ns);
@@ -510,7 +767,7 @@ bool neotier_ledger_settle(struct neotier_ledger *ledger, const struct neotier_l
 	neotier_ledger_let_go(ledger, period);
 
 	if (!ledger->stopped)
-		ledger->page_ns = neotier_ledger_won(ledger, 1, ledger->heat, ledger->steady_ns / 1000, period);
+		ledger->page_ns = neotier_ledger_won(ledger, 1, neotier_ledger_net(ledger), ledger->steady_ns / 1000, period);
 	/* Once stopped, until a look of some length can be paid for. */
 	worth = neotier_ledger_purse(ledger);
 	if (neotier_ledger_pause(ledger, period))

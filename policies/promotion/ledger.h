@@ -11,23 +11,27 @@
  *		turn it is to move one in NEOTIER_LEDGER_ONE_IN stays where it is, for a horizon on average. Before the first move
  *		NEOTIER_LEDGER_PILOTS of those that wait do; then as many are let go as are too many. A page counts as promoted for one horizon: what it brings later is
  *		won, and not believed.
- * regret	requests to pages that were demoted in this horizon or the last one, as the device reports them.
+ * regret	what pages that were demoted to make room lose by it, for one horizon each: up to NEOTIER_LEDGER_WITNESSES of them, drawn by
+ *		lot, are counted, where a device does that. Else requests to pages that were demoted in this horizon or the last one, as
+ *		the device reports them.
  *
- * Two things are asked of the controls. How many of them are still hot: of those that would have been reported, by the share of
- * reports that was read. A control that is cold for long is dropped, and takes its share of the promoted pages with it. And
- * how hot a hot one is: what the report says, or, from a device that reports at the threshold, the device's histogram.
+ * Two things are asked of the controls: how much they are used, and how much of what they were used at first is left. Who is cold
+ * for long is dropped, and takes its share of the promoted pages with it. A device may count what the host names exactly. Then
+ * that is known of each. Else what is left is told by those that are reported again, of those that would have been, by the share
+ * of reports that was read; and how hot a hot one is by what the report says, or, from a device that reports at the threshold, by
+ * the device's histogram.
  *
  * No more is risked than what could be won is worth: all reads of the device times what one saves. Where that is next to nothing
  * the ledger stops long before the bound, and only looks at the device's totals from then on. Where much could be won, and what
  * is hot does not last, it looks for a third of the time.
  *
  * A page may move while the balance pays for it, and while heat has lasted for so long that one and a half times that repays the move, at
- * the price of the moves of late. A balance below 0 stops all looking until the share has paid for it; not while what has just
+ * the price of the moves of late. What the page that makes room would win is less. A balance below 0 stops all looking until the share has paid for it; not while what has just
  * moved is about to.
  *
  * Writes do not wait for memory, so they count neither way. Where it errs to the careful side: of a control that is hotter than
- * four medians only four are counted. Where it errs to the other side: a demoted page below the threshold is not reported; and where few reports are
- * read, it takes some epochs until pages that went cold are missed.
+ * four medians only four are counted. Where it errs to the other side: where nothing is counted exactly, a demoted page below
+ * the threshold is not reported, and where few reports are read, it takes some epochs until pages that went cold are missed.
  *
  * Source: ours. That a group chosen by chance stands for what cannot be seen is Fisher's (1926).
  *
@@ -43,7 +47,10 @@ extern "C" {
 #endif
 
 #define NEOTIER_LEDGER_ONE_IN 16U
-#define NEOTIER_LEDGER_CONTROLS 64U
+#define NEOTIER_LEDGER_CONTROLS 40U
+#define NEOTIER_LEDGER_WITNESSES 24U
+/* Of a device's counters: one for each of both. */
+#define NEOTIER_LEDGER_SLOTS (NEOTIER_LEDGER_CONTROLS + NEOTIER_LEDGER_WITNESSES)
 #define NEOTIER_LEDGER_PILOTS 32U
 /* Of a hot set of few pages more than one in NEOTIER_LEDGER_ONE_IN stay, but no more than these. */
 #define NEOTIER_LEDGER_FEW 8U
@@ -114,12 +121,20 @@ struct neotier_ledger_period {
 	u64 epoch_ns;
 	u32 downsampling;	/* the device counts one request in so many, >= 1 */
 	u32 hot;		/* requests to a hot page in an epoch, neotier_histogram_hot(); 0: reports have their page's own */
+	bool counted;		/* neotier_ledger_count() has told what each that is watched was asked for */
 };
 
 struct neotier_ledger_control {
 	u32 page, count;	/* requests in an epoch in which it was reported, of late */
 	u64 identity;		/* of what lay there when it was chosen */
 	u64 seen_ns;		/* of ledger.watched_ns: when it was reported last */
+	/* What is counted exactly. Rates are of requests that are sampled, in an epoch, times NEOTIER_LEDGER_FINE. */
+	u32 slot;		/* of the device's counters; nobody else's */
+	u32 requests;		/* since the last settlement, or since it was chosen */
+	u64 counted_ns;		/* in which they came; 0: not known */
+	bool gone;		/* something else lies there by now */
+	u64 rate, first;	/* at the last settlement; at the first one, in which it may have been cold again already; 0: not known */
+	u32 cold;		/* settlements in a row in which it was */
 };
 
 struct neotier_ledger {
@@ -127,6 +142,11 @@ struct neotier_ledger {
 	s64 balance_ns;
 	u64 spent_ns, won_ns, regret_ns;	/* totals, for people */
 	struct neotier_ledger_control controls[NEOTIER_LEDGER_CONTROLS];
+	struct neotier_ledger_control witnesses[NEOTIER_LEDGER_WITNESSES];	/* demoted pages */
+	u32 nr_witnesses, cast;		/* cast: pages that they were drawn from, less those of witnesses that are gone */
+	bool witnessed;			/* missed is known */
+	u64 missed;			/* requests to a demoted page in an epoch, times NEOTIER_LEDGER_FINE */
+	u64 slots;			/* that are somebody's, a bit each */
 	u64 filter[NEOTIER_LEDGER_FILTER];	/* bits of hashes: a page without one is no control */
 	u32 nr_controls, salt, drawn;	/* drawn: pages that could have been controls, less those of controls that are gone */
 	u32 known;			/* controls at the last settlement */
@@ -140,13 +160,15 @@ struct neotier_ledger {
 	u32 hot;			/* of the last period */
 	bool warmed;			/* warm_ppm is known */
 	u64 warm_ppm, warm_peak_ppm;	/* of the controls, that are still hot; of late and at most */
-	u64 heat;			/* requests to a control in an epoch, times NEOTIER_LEDGER_FINE */
+	u64 heat;			/* requests to a control that did not cool in an epoch, times NEOTIER_LEDGER_FINE */
+	u64 average;			/* to a control, likewise */
 	u64 steady_ns;			/* for which as many stayed hot, as far as that is expected to go on */
 	u64 lasted_ns;			/* the same, up to NEOTIER_LEDGER_LASTED_NS */
 	u64 unknown_ns;			/* since then, while it is not known how many do */
 	u64 page_ns;			/* that a page will win if heat lasts for as long again */
 	s64 gain_ppm;			/* what the promoted pages win now, less what is regretted, of the time */
 	u64 promoted[NEOTIER_LEDGER_PARTS];	/* ring of the horizon's parts */
+	u64 demoted[NEOTIER_LEDGER_PARTS];	/* likewise, to make room */
 	u32 part;
 	u64 part_ns;			/* passed of this part */
 	u64 priced_ns, priced_pages;	/* that moves and their room took, and how many; the older the less */
@@ -165,6 +187,20 @@ struct neotier_ledger_page {
 	u64 (*identity)(void *owner, u32 page);
 	void *owner;
 };
+
+/* A page was demoted to make room: @page is where it lies now. */
+void neotier_ledger_demoted(struct neotier_ledger *ledger, const struct neotier_ledger_page *page);
+
+/* Those whose requests are worth counting one by one: controls, then witnesses. */
+static inline u32 neotier_ledger_nr_watched(const struct neotier_ledger *ledger)
+{
+	return ledger->nr_controls + ledger->nr_witnesses;
+}
+
+static inline struct neotier_ledger_control *neotier_ledger_watched(struct neotier_ledger *ledger, u32 i)
+{
+	return i < ledger->nr_controls ? &ledger->controls[i] : &ledger->witnesses[i - ledger->nr_controls];
+}
 
 /* A page was reported that was demoted lately. */
 void neotier_ledger_regret(struct neotier_ledger *ledger, u32 count);
@@ -195,6 +231,18 @@ bool neotier_ledger_pilot(struct neotier_ledger *ledger, const struct neotier_le
  * Return: whether it is chosen as a control, and stays.
  */
 bool neotier_ledger_choose(struct neotier_ledger *ledger, const struct neotier_ledger_page *page);
+
+/**
+ * neotier_ledger_count() - requests to one that is watched, since the last settlement, or since it was chosen
+ * @ledger: ledger
+ * @i: which one, below neotier_ledger_nr_watched()
+ * @requests: so many that count, whatever down-sampling leaves out
+ * @ns: in which they came, by the clock of the period
+ * @gone: something else lies there by now
+ *
+ * Of each, before a settlement whose period says that they were counted.
+ */
+void neotier_ledger_count(struct neotier_ledger *ledger, u32 i, u32 requests, u64 ns, bool gone);
 
 /**
  * neotier_ledger_settle() - what has happened since the last time

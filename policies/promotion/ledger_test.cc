@@ -810,4 +810,369 @@ TEST(Ledger, ExtremesStayWithinBounds) {
   }
 }
 
+// Controls that a device counts one by one: `count` tells of each how many requests it had in the last epoch.
+struct Counted : Account {
+  explicit Counted(uint64_t base_ms = 10) : Account(base_ms * kMs) { period.counted = true; }
+  void count(const std::vector<uint32_t>& requests, uint64_t ns = kEpoch) {
+    for (uint32_t i = 0; i < requests.size() && i < neotier_ledger_nr_watched(&ledger); ++i) {
+      neotier_ledger_count(&ledger, i, requests[i], ns, false);
+    }
+  }
+  // Each control `controls`, each witness `witnesses` requests.
+  void count_all(uint32_t controls, uint32_t witnesses) {
+    std::vector<uint32_t> requests(ledger.nr_controls, controls);
+    requests.resize(neotier_ledger_nr_watched(&ledger), witnesses);
+    count(requests);
+  }
+  void demote(uint32_t pages) {
+    for (uint32_t i = 0; i < pages; ++i, ++demoted) {
+      const neotier_ledger_page page = of(demoted, 0);
+      neotier_ledger_demoted(&ledger, &page);
+    }
+  }
+  uint32_t demoted = 0;
+  void choose_some(uint32_t n) {
+    for (uint32_t i = 0, page = 0; i < n; ++i) page = choose(page, 1000) + 1;
+  }
+};
+
+TEST(CountedLedger, PromotedPagesWinWhatControlsWereAskedFor) {
+  Counted a;
+  a.choose(0, 1000);
+  a.count({100});
+  a.promote(200);
+  a.settle();
+  EXPECT_EQ(a.ledger.won_ns, 0u) << "nothing was promoted before";
+  a.count({100});
+  EXPECT_EQ(a.settle(), 250 + 800) << "200 pages, 100 reads of 40 ns each";
+  a.count({160});
+  EXPECT_EQ(a.settle(), 250 + 1280) << "the program is faster by now";
+  a.count({40});
+  EXPECT_EQ(a.settle(), 250 + 320);
+  a.count({60}, 2 * kEpoch);
+  EXPECT_EQ(a.settle(), 250 + 240) << "60 in two epochs are 30 in one";
+}
+
+TEST(CountedLedger, WhatWasNotCountedForLongIsNotKnown) {
+  Counted a;
+  a.choose(0, 1000);
+  a.count({100}, kEpoch / 2);
+  a.settle();
+  EXPECT_EQ(a.ledger.heat, 0u);
+  a.count({100});
+  a.settle();
+  EXPECT_EQ(a.ledger.heat, 100u * 256);
+  a.count({0}, kEpoch / 2);
+  a.settle();
+  EXPECT_EQ(a.ledger.heat, 100u * 256) << "and changes nothing that is";
+}
+
+// Others that share their counters have them reported in each epoch.
+TEST(CountedLedger, WhatIsOnlyTakenForHotDoesNotMove) {
+  Counted a;
+  a.choose_some(8);
+  for (int i = 0; i < 10; ++i) {
+    for (uint32_t c = 0; c < a.ledger.nr_controls; ++c) a.report(a.ledger.controls[c].page, 1000);
+    a.count({5, 6, 4, 5, 5, 7, 5, 4});
+    a.settle();
+    EXPECT_EQ(neotier_ledger_pages(&a.ledger, 1), 0u) << i;
+  }
+  EXPECT_EQ(a.ledger.nr_controls, 0u) << "others take their places";
+}
+
+TEST(CountedLedger, OnesThatWereHotLongEnoughRepayTheirMoves) {
+  Counted a;
+  a.choose_some(4);
+  a.count({200, 200, 200, 200});
+  a.settle();
+  EXPECT_EQ(neotier_ledger_pages(&a.ledger, 1), 0u) << "not for as long as that";
+  a.count({200, 200, 200, 200});
+  a.settle();
+  EXPECT_EQ(a.ledger.steady_ns, 2 * kEpoch);
+  EXPECT_EQ(a.ledger.page_ns, 2u * 200 * 40) << "two epochs more";
+  a.count({300, 300, 300, 300});
+  a.settle();
+  EXPECT_GT(neotier_ledger_pages(&a.ledger, 1), 0u) << "36 us for a move of 14";
+}
+
+TEST(CountedLedger, OneThatIsColdIsDroppedWithItsShare) {
+  Counted a;
+  a.choose_some(4);
+  a.count({100, 100, 100, 100});
+  a.promote(400);
+  a.settle();
+  for (int i = 0; i < 2; ++i) {
+    a.count({100, 100, 100, 0});
+    EXPECT_EQ(a.settle(), 250 + 1200) << "300 of 400 pages";
+    EXPECT_EQ(a.ledger.nr_controls, 4u) << "it may rest";
+  }
+  a.count({100, 100, 100, 0});
+  a.settle();
+  EXPECT_EQ(a.ledger.nr_controls, 3u);
+  a.count({100, 100, 100});
+  EXPECT_EQ(a.settle(), 250 + 1200) << "those it stood for are counted no more";
+}
+
+TEST(CountedLedger, OneThatRestsNowAndThenStays) {
+  Counted a;
+  a.choose_some(2);
+  for (int i = 0; i < 12; ++i) {
+    a.count({100, i % 3 == 0 ? 100u : 0u});
+    a.settle();
+  }
+  EXPECT_EQ(a.ledger.nr_controls, 2u);
+}
+
+TEST(CountedLedger, OneThatHasCooledIsColdThoughItIsWarm) {
+  Counted a;
+  a.choose_some(2);
+  a.count({400, 400});
+  a.settle();
+  for (int i = 0; i < 3; ++i) {
+    a.count({400, 99});
+    a.settle();
+  }
+  EXPECT_EQ(a.ledger.nr_controls, 1u) << "99 would repay a move, but it is less than a quarter";
+}
+
+TEST(CountedLedger, OneThatIsHotterDoesNotMakeUpForOneThatIsCold) {
+  Counted a;
+  a.choose_some(2);
+  a.count({400, 400});
+  a.settle();
+  a.count({1200, 0});
+  a.settle();
+  EXPECT_EQ(a.ledger.warm_ppm, (1'000'000u + 500'000) / 2) << "half is left, and of late all was";
+}
+
+TEST(CountedLedger, AnotherPageIsWhatAllAreThatDidNotCool) {
+  Counted a;
+  a.choose_some(4);
+  a.count({400, 400, 400, 4});
+  a.settle();
+  EXPECT_EQ(a.ledger.heat, (3u * 400 + 4) * 256 / 4) << "one in four is only taken for hot";
+  a.count({400, 400, 40, 4});
+  a.settle();
+  EXPECT_EQ(a.ledger.heat, (2u * 400 + 4) * 256 / 3) << "one was hot, and is no more";
+  EXPECT_EQ(a.ledger.average, (2u * 400 + 40 + 4) * 256 / 4);
+  a.count({0, 0, 0, 0});
+  a.settle();
+  EXPECT_EQ(a.ledger.heat, (2u * 400 + 4) * 256 / 3) << "others are hot now: as hot as these were";
+  EXPECT_EQ(a.ledger.average, 0u);
+}
+
+TEST(CountedLedger, OneThatIsMuchHotterCountsAsFourMedians) {
+  Counted a;
+  a.choose_some(5);
+  a.count({100, 90, 110, 105, 100000});
+  a.settle();
+  EXPECT_EQ(a.ledger.average, (100u + 90 + 110 + 105 + 420) * 256 / 5);
+}
+
+TEST(CountedLedger, HeatThatDoesNotLastIsSeenAtOnce) {
+  Counted a;
+  a.choose_some(4);
+  for (int i = 0; i < 10; ++i) {
+    a.count({100, 100, 100, 100});
+    a.settle();
+  }
+  EXPECT_EQ(a.ledger.steady_ns, 10 * kEpoch);
+  a.count({10, 10, 10, 10});
+  a.settle();
+  a.count({10, 10, 10, 10});
+  a.settle();
+  EXPECT_LT(a.ledger.steady_ns, 5 * kEpoch);
+}
+
+TEST(CountedLedger, WhatIsRegrettedIsAsHotAsControlsAre) {
+  Counted a;
+  a.choose_some(4);
+  a.count({50, 50, 50, 50});
+  a.settle();
+  a.period.hot = 700;
+  for (int i = 0; i < 10; ++i) neotier_ledger_regret(&a.ledger, 800);
+  a.count({50, 50, 50, 50});
+  a.settle();
+  EXPECT_EQ(a.ledger.regret_ns, 10u * 50 * 40) << "whatever the report says, or the histogram";
+}
+
+TEST(CountedLedger, DownSamplingLeavesNothingOutOfThem) {
+  Counted a;
+  a.period.downsampling = 8;
+  a.choose(0, 1000);
+  a.count({100});
+  a.promote(200);
+  a.settle();
+  a.count({100});
+  EXPECT_EQ(a.settle(), 250 + 800);
+}
+
+TEST(Witnesses, DemotedPagesLoseWhatTheyAreAskedFor) {
+  Counted a;
+  a.choose_some(4);
+  a.demote(480);
+  EXPECT_EQ(a.ledger.nr_witnesses, NEOTIER_LEDGER_WITNESSES);
+  a.count_all(400, 10);
+  a.settle();
+  EXPECT_EQ(a.ledger.regret_ns, 480u * 10 * 40);
+  a.count_all(400, 0);
+  a.settle();
+  EXPECT_EQ(a.ledger.regret_ns, 480u * 10 * 40) << "they are cold by now";
+  for (int i = 0; i < 10; ++i) neotier_ledger_regret(&a.ledger, 800);
+  a.count_all(400, 0);
+  a.settle();
+  EXPECT_EQ(a.ledger.regret_ns, 480u * 10 * 40) << "whatever is reported";
+}
+
+TEST(Witnesses, EachDemotedPageHasTheSameChance) {
+  Counted a;
+  a.demote(2400);
+  uint32_t early = 0;
+  for (uint32_t i = 0; i < a.ledger.nr_witnesses; ++i) early += a.ledger.witnesses[i].page < 1200;
+  EXPECT_GT(early, 5u);
+  EXPECT_LT(early, 19u);
+}
+
+TEST(Witnesses, OneThatIsGoneIsMissedOnceMoreAndTakesItsShare) {
+  Counted a;
+  a.choose_some(4);
+  a.demote(4);
+  a.count_all(400, 100);
+  neotier_ledger_count(&a.ledger, 4, 300, kEpoch, true);
+  a.settle();
+  EXPECT_EQ(a.ledger.nr_witnesses, 3u);
+  const uint64_t three = 3u * 150 * 40;  // it was missed as well, until it came up
+  EXPECT_EQ(a.ledger.regret_ns, three);
+  a.count_all(400, 100);
+  a.settle();
+  EXPECT_EQ(a.ledger.regret_ns, three + 3u * 100 * 40);
+}
+
+TEST(Witnesses, OnesThatAreAllGoneSayNothing) {
+  Counted a;
+  a.choose_some(4);
+  a.demote(1);
+  a.count_all(50, 0);
+  neotier_ledger_count(&a.ledger, 4, 0, kEpoch, true);
+  a.settle();
+  a.count_all(50, 0);
+  a.settle();
+  for (int i = 0; i < 10; ++i) neotier_ledger_regret(&a.ledger, 800);
+  a.count_all(50, 0);
+  a.settle();
+  EXPECT_EQ(a.ledger.regret_ns, 10u * 50 * 40) << "then reports do";
+}
+
+TEST(Witnesses, ANextPageIsWorthWhatItWinsOverTheOneThatMakesRoom) {
+  Counted a;
+  a.choose_some(4);
+  a.count_all(100, 0);
+  a.settle();
+  EXPECT_EQ(a.ledger.page_ns, 100u * 40);
+  a.promote(200);
+  a.demote(100);
+  a.count_all(100, 60);
+  a.settle();
+  EXPECT_EQ(a.ledger.page_ns, 2u * (100 - 30) * 40) << "one of two needed room";
+  a.demote(200);
+  a.count_all(100, 150);
+  a.settle();
+  EXPECT_EQ(a.ledger.page_ns, 0u) << "what goes down is hotter than what comes up";
+}
+
+TEST(Witnesses, WhatIsNotLookedAtIsNotRegretted) {
+  Counted a(1);
+  a.choose_some(4);
+  a.demote(1000);
+  a.promote(2);
+  a.count_all(100, 400);
+  a.settle();
+  ASSERT_TRUE(neotier_ledger_stopped(&a.ledger));
+  const uint64_t regret = a.ledger.regret_ns;
+  EXPECT_GT(regret, 0u);
+  for (int i = 0; i < 4000 && neotier_ledger_stopped(&a.ledger); ++i) {
+    for (uint32_t w = 0; w < neotier_ledger_nr_watched(&a.ledger); ++w) neotier_ledger_count(&a.ledger, w, 0, 0, false);
+    a.settle();
+  }
+  EXPECT_EQ(a.ledger.regret_ns, regret);
+  EXPECT_FALSE(neotier_ledger_stopped(&a.ledger)) << "the share pays for another look";
+}
+
+TEST(Witnesses, OneThatIsMuchHotterCountsAsFourMediansOfControls) {
+  Counted a;
+  a.choose_some(4);
+  a.demote(1);
+  a.count_all(100, 5000);
+  a.settle();
+  EXPECT_EQ(a.ledger.regret_ns, 4u * 100 * 40);
+}
+
+TEST(Witnesses, OthersAreDrawnInTheNextHorizon) {
+  Counted a;
+  a.demote(2400);
+  for (uint64_t ns = 0; ns < 4 * NEOTIER_LEDGER_HORIZON_NS; ns += kEpoch) a.settle();
+  EXPECT_LT(a.ledger.nr_witnesses, NEOTIER_LEDGER_WITNESSES / 2) << "a horizon each, on average";
+  a.demote(2400);
+  uint32_t late = 0;
+  for (uint32_t i = 0; i < a.ledger.nr_witnesses; ++i) late += a.ledger.witnesses[i].page >= 2400;
+  EXPECT_GT(late, NEOTIER_LEDGER_WITNESSES / 2);
+}
+
+TEST(Witnesses, WithoutABoundThereAreNone) {
+  Account a(10 * kMs, NEOTIER_LEDGER_NO_BOUND);
+  const neotier_ledger_page page = a.of(7, 0);
+  neotier_ledger_demoted(&a.ledger, &page);
+  EXPECT_EQ(neotier_ledger_nr_watched(&a.ledger), 0u);
+}
+
+TEST(Witnesses, DemotedPagesAreMissedForOneHorizon) {
+  Counted a;
+  a.choose_some(1);
+  a.demote(100);
+  for (uint64_t ns = 0; ns < NEOTIER_LEDGER_HORIZON_NS + 500 * kMs; ns += kEpoch) {
+    a.count_all(400, 10);
+    a.settle();
+  }
+  const uint64_t regret = a.ledger.regret_ns;
+  EXPECT_GT(regret, 0u);
+  a.count_all(400, 10);
+  a.settle();
+  EXPECT_EQ(a.ledger.regret_ns, regret);
+}
+
+// No report comes of a page below the threshold.
+TEST(CountedLedger, WithoutReportsTheyAreCountedAllTheSame) {
+  Counted a;
+  a.choose(0, 1000);
+  a.count({100});
+  a.promote(200);
+  a.settle();
+  a.period.reports = 0;
+  a.count({20});
+  EXPECT_EQ(a.settle(), 250 + 160);
+}
+
+TEST(CountedLedger, WhatADeviceSaysCannotOverflow) {
+  Counted a;
+  a.choose_some(NEOTIER_LEDGER_CONTROLS);
+  a.demote(1000);
+  const std::vector<uint32_t> lies(NEOTIER_LEDGER_SLOTS, UINT32_MAX);
+  for (const uint64_t ns : {kEpoch, uint64_t{1} << 62, uint64_t{1}, uint64_t{900}}) {
+    for (const uint64_t epoch : {kEpoch, uint64_t{0}, uint64_t{1} << 62}) {
+      a.period.epoch_ns = epoch;
+      a.count(lies, ns);
+      a.promote(1 << 20);
+      a.settle();
+      EXPECT_LE(a.ledger.balance_ns, static_cast<int64_t>(10 * kMs * NEOTIER_LEDGER_CAP));
+      EXPECT_LE(a.ledger.warm_ppm, 1'000'000u);
+    }
+  }
+  Counted longest;
+  longest.period.epoch_ns = uint64_t{1} << 62;
+  longest.choose(0, 1000);
+  longest.count({UINT32_MAX}, uint64_t{1} << 62);
+  longest.settle();
+  EXPECT_EQ(longest.ledger.controls[0].rate, (uint64_t{1} << 26) * 256) << "so many requests are believed";
+}
+
 }  // namespace

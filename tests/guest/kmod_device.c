@@ -4,13 +4,15 @@
  * behind it. Answers CFG0 and CTRL within a millisecond, and reports the pages that KMOD_FEED_PATH names, over and over.
  * Also the device that lies, which no honest emulator can be.
  *
- *	kmod_device [index=<n>] [base=<bytes>] [size=<bytes>] [lie=<what>] [clock=<how>] [set=<offset>:<value>]...
+ *	kmod_device [index=<n>] [base=<bytes>] [size=<bytes>] [lie=<what>] [clock=<how>] [watch=<n>] [set=<offset>:<value>]...
  *
  * index: which of the PCI functions, in the order of their addresses. Of the feed it reports what lies in its own memory.
  * lie: tail (out of range), units (half of them beyond the device's memory), silent (never answers), shuffle (TAIL jumps
- * about within the ring and entries are noise).
+ * about within the ring and entries are noise), watch (the table of units that the host names is noise).
  * clock: it has one, which moves on every millisecond or so. A number: so many times as fast as the guest's. stand, back,
  * far: it stands still, runs backwards, or leaps by a thousand seconds at a time.
+ * watch: it counts the units that the host names: so many requests every millisecond or so for each that the feed names. Without
+ * it there is no such table.
  * set: overwrites a register after the honest ones have been written.
  *
  * SIGUSR1: forgets all that was written to it, as a reset or a power cycle does to a device, and says "forgot".
@@ -28,6 +30,9 @@
 #include <unistd.h>
 #include "kmod_feed.h"
 #include "neoprof_regs.h"
+
+/* Of the largest memory whose units can be watched here: 4 GiB. */
+#define KMOD_UNITS (1U << 20)
 
 static volatile uint8_t *bar;
 
@@ -123,9 +128,62 @@ static uint64_t clock_ns(const char *how)
 	return guest_ns() * strtoul(how, NULL, 10);
 }
 
+static const char *option(int argc, char **argv, const char *name)
+{
+	size_t length = strlen(name);
+	int n;
+
+	for (n = 1; n < argc; n++)
+		if (!strncmp(argv[n], name, length))
+			return argv[n] + length;
+	return NULL;
+}
+
+static void watch_nothing(void)
+{
+	uint32_t i;
+
+	for (i = 0; i < NEOPROF_WATCH_COUNT; i++)
+		reg_write(NEOPROF_WATCH_OFFSET + i * NEOPROF_WATCH_STRIDE, NEOPROF_WATCH_UNIT_MASK);
+}
+
+/* COUNT alone: UNIT in the other half belongs to the host. What the feed names is looked up once in a while. */
+static void watch_count(const struct kmod_feed *feed, uint64_t base, uint64_t size, uint32_t requests)
+{
+	static uint8_t named[KMOD_UNITS / 8];
+	static uint32_t looked, seen;
+	uint32_t i;
+
+	if (feed->count != seen || looked++ % 64 == 0) {
+		seen = feed->count;
+		memset(named, 0, sizeof(named));
+		for (i = 0; i < seen; i++) {
+			uint64_t unit = feed->pfn[i] - (base >> 12);
+
+			if (unit < size >> 12 && unit < KMOD_UNITS)
+				named[unit / 8] |= 1 << unit % 8;
+		}
+	}
+	for (i = 0; i < NEOPROF_WATCH_COUNT; i++) {
+		uint32_t offset = NEOPROF_WATCH_OFFSET + i * NEOPROF_WATCH_STRIDE, unit = reg_read(offset) >> NEOPROF_WATCH_UNIT_SHIFT;
+
+		if (unit < KMOD_UNITS && named[unit / 8] >> unit % 8 & 1)
+			*(volatile uint32_t *)(bar + offset) += requests;
+	}
+}
+
+static void watch_lie(void)
+{
+	uint32_t i;
+
+	for (i = 0; i < NEOPROF_WATCH_COUNT; i++)
+		reg_write(NEOPROF_WATCH_OFFSET + i * NEOPROF_WATCH_STRIDE, (uint64_t)next_random() << 32 | next_random());
+}
+
 /* All registers as after power-on, then what set= wants. */
 static void power_on(uint64_t base, uint64_t size, int argc, char **argv)
 {
+	uint64_t id;
 	uint32_t i;
 	int n;
 
@@ -138,7 +196,11 @@ static void power_on(uint64_t base, uint64_t size, int argc, char **argv)
 	reg_write(NEOPROF_CAP2_OFFSET, NEOPROF_CAP2_INIT);
 	reg_write(NEOPROF_CAP3_OFFSET, NEOPROF_CAP3_INIT);
 	reg_write(NEOPROF_STATUS_OFFSET, NEOPROF_STATUS_INIT);
-	reg_write(NEOPROF_ID_OFFSET, NEOPROF_ID_INIT);
+	id = NEOPROF_ID_INIT & ~NEOPROF_ID_WATCHED_MASK;
+	if (option(argc, argv, "watch=") || option(argc, argv, "lie=watch"))
+		id = NEOPROF_ID_INIT;
+	reg_write(NEOPROF_ID_OFFSET, id);
+	watch_nothing();
 	reg_write(NEOPROF_TRACKER_OFFSET, NEOPROF_TRACKER_INIT);
 	reg_write(NEOPROF_HPA_BASE_OFFSET, base);
 	reg_write(NEOPROF_HPA_SIZE_OFFSET, size);
@@ -147,7 +209,7 @@ static void power_on(uint64_t base, uint64_t size, int argc, char **argv)
 		char *colon = strchr(argv[n], ':');
 
 		if (!strncmp(argv[n], "clock=", 6)) {
-			reg_write(NEOPROF_ID_OFFSET, NEOPROF_ID_INIT | NEOPROF_ID_CLOCK_MASK);
+			reg_write(NEOPROF_ID_OFFSET, id | NEOPROF_ID_CLOCK_MASK);
 			reg_write(NEOPROF_CLOCK_OFFSET, clock_ns(argv[n] + 6));
 		}
 		if (!strncmp(argv[n], "set=", 4) && colon)
@@ -159,7 +221,7 @@ int main(int argc, char **argv)
 {
 	uint64_t base = 0x100000000ULL, size = 256ULL << 20, reported = 0, epochs = 0, status = NEOPROF_STATUS_INIT;
 	const struct timespec tick = { .tv_nsec = 500000 };
-	const char *lie = "", *clock = NULL;
+	const char *lie = "", *clock = NULL, *watch = option(argc, argv, "watch=");
 	struct kmod_feed *feed;
 	uint32_t next = 0, index = 0, i;
 	int fd, n;
@@ -248,6 +310,7 @@ int main(int argc, char **argv)
 		if (cfg0 & NEOPROF_CFG0_RESET_MASK) {
 			/* Not written back: the driver does not wait for this process and may have written CFG0 since. */
 			reg_write(NEOPROF_RING_OFFSET, 0);
+			watch_nothing();
 			reported = 0;
 			status = reg_read(NEOPROF_STATUS_OFFSET);
 			if (status & NEOPROF_STATUS_ENABLED_MASK)
@@ -266,6 +329,10 @@ int main(int argc, char **argv)
 		reg_write(NEOPROF_EPOCHS_OFFSET, ++epochs);
 		reg_write(NEOPROF_READS_OFFSET, epochs * 1000);
 		reg_write(NEOPROF_REPORTED_OFFSET, reported);
+		if (watch)
+			watch_count(feed, base, size, strtoul(watch, NULL, 10));
+		if (!strcmp(lie, "watch"))
+			watch_lie();
 		head = reg_read(NEOPROF_RING_OFFSET) & 0xffff;
 		tail = (reg_read(NEOPROF_RING_OFFSET) >> 16) & 0xffff;
 		if (!strcmp(lie, "tail")) {

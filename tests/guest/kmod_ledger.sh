@@ -108,5 +108,33 @@ else
 	skip "what comes to lie in the frame of a demoted page is no regret" "this kernel does not demote, or does not tell"
 fi
 unload
+
+# A device that counts what it is told to says how hot a control is, whatever it reports. watched [arguments of kmod_device]
+watched() {
+	device_stop
+	device_start "$@"
+	load || return 1
+	echo 1 > $sys/device0/threshold
+	knob saved_ns 100000
+	knob loss_base_ms 10000
+	knob loss_ppm 500000
+}
+watched watch=0 || not_ok "a device that counts what it is told to"
+$content mb=8 seconds=$((3 * NEOTIER_SLOW)) sleep > /dev/null
+[ "$(stat promoted)" = 0 ] && above skipped_control 0 && ok "what is reported over and over, and counted 0 times, stays" ||
+	not_ok "what is reported over and over, and counted 0 times, stays" "$(stat promoted) promoted, $(stat skipped_control) reports of controls"
+unload
+watched watch=20 || not_ok "a device that counts what it is told to"
+won() { above won_ns 0 && above promoted 1800; }
+content_until won node="$node" mb=8 want=1800 sleep
+status=$?
+[ $status -eq 0 ] && ok "what is counted as hot moves, and wins" ||
+	not_ok "what is counted as hot moves, and wins" "$line $(stat promoted) promoted, won_ns $(stat won_ns)"
+unload
+watched lie=watch || not_ok "a device that counts nonsense"
+$content mb=8 seconds=$((2 * NEOTIER_SLOW)) sleep > /dev/null
+state_is 0 running && above skipped_control 0 && ok "one that counts nonsense is borne with" ||
+	not_ok "one that counts nonsense is borne with" "state $(cat $sys/device0/state)"
+unload
 check "kernel log clean" log_clean
 finish

@@ -94,6 +94,15 @@ const neotier_promote_ops Driver::kPromoteOps = {
                                           : d.counts_.room_waits) += n;
     }};
 
+const neotier_watch_ops Driver::kWatchOps = {
+    [](void* owner, uint32_t place, uint32_t slot) { of(owner).tracker_->watch(place, slot); },
+    [](void* owner, uint32_t place) -> u32 {
+      Driver& d = of(owner);
+      d.memory_.spend_reads(1);
+      return d.tracker_->watched(place);
+    },
+    kHotlistOps.identity};
+
 Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool dry_run)
     : memory_(memory),
       params_(job.params),
@@ -126,6 +135,9 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
   const neotier_ledger_terms terms = {params_.loss_base_ms * kMs, static_cast<uint32_t>(params_.loss_ppm),
                                       static_cast<uint32_t>(params_.saved_ns)};
   neotier_ledger_start(&hotlist_.ledger, &terms);
+  watch_.nr = tracker_->watched();
+  watch_.ops = &kWatchOps;
+  watch_.owner = this;
   neotier_hotlist_init(&hotlist_, places_.data(), static_cast<uint32_t>(places_.size()));
   ping_pong_.sets_log2 = neotier_ping_pong_sets_log2(memory.dram_pages());
   ping_pong_entries_.resize(size_t{NEOTIER_PING_PONG_WAYS} << ping_pong_.sets_log2);
@@ -253,7 +265,9 @@ void Driver::settle(uint64_t interval_ns, const TrackerState& state, uint32_t th
   period.missed = counts_.discarded - old.discarded + state.lost() - observed_.lost();
   period.epoch_ns = neotier_clock_scale(&clock_, params_.epoch_us * kUs);
   period.downsampling = period.cpus = 1;
+  period.counted = neotier_watch_count(&watch_, &hotlist_.ledger, &clock_, now_ns());
   if (neotier_ledger_settle(&hotlist_.ledger, &period)) memory_.next_horizon();
+  neotier_watch_name(&watch_, &hotlist_.ledger, now_ns());
   settled_ps_ = memory_.now_ps();
   counts_.won_ns = hotlist_.ledger.won_ns;
   counts_.regret_ns = hotlist_.ledger.regret_ns;
@@ -315,6 +329,8 @@ uint32_t Driver::demote(uint32_t nr) {
     counts_.short_stays += too_soon(ping_pong_, identity);
     neotier_ping_pong_note(&regrets_, identity, now_ns());
     memory_.demote(page);
+    const neotier_ledger_page demoted = {memory_.slot_of(page), 0, kHotlistOps.identity, this};
+    neotier_ledger_demoted(&hotlist_.ledger, &demoted);
     ++moved;
     yield_turn();
   }
@@ -421,6 +437,7 @@ neotier_next Driver::step() {
     pass_requests();
     tracker_->discard();
     neotier_hotlist_clear(&hotlist_);
+    neotier_watch_forget(&watch_);
     drop_reserve();
     return NEOTIER_SLEEP;
   }
@@ -433,6 +450,7 @@ neotier_next Driver::step() {
   const neotier_next what =
       hotlist_.waiting.nr == 0 ? NEOTIER_SLEEP
                                : neotier_promote_some(&promotion_, static_cast<uint32_t>(params_.batch), dry_run_, now);
+  neotier_watch_name(&watch_, &hotlist_.ledger, now_ns());
   return what == NEOTIER_SLEEP && room_.fill ? NEOTIER_WAIT_ROOM : what;
 }
 

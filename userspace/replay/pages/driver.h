@@ -18,6 +18,7 @@
 #include "promotion/promote.h"
 #include "promotion/quota.h"
 #include "promotion/room.h"
+#include "promotion/watch.h"
 #include "replay/pages/audit.h"
 #include "replay/pages/exchange.h"
 #include "replay/pages/law.h"
@@ -60,6 +61,7 @@ class Driver {
  private:
   static const neotier_hotlist_ops kHotlistOps;
   static const neotier_promote_ops kPromoteOps;
+  static const neotier_watch_ops kWatchOps;
   static Driver& of(void* owner) { return *static_cast<Driver*>(owner); }
 
   uint64_t now_ns() const { return memory_.guest_ns(); }
@@ -122,6 +124,7 @@ class Driver {
   neotier_room room_{};
   neotier_drain drain_{};
   neotier_clock clock_{};
+  neotier_watch watch_{};
   alignas(8) uint8_t policy_state_[NEOTIER_POLICY_STATE_BYTES] = {};
 
   Program* program_ = nullptr;

@@ -91,6 +91,8 @@ class Memory {
   void clear_requests() { nr_requests_ = 0; }
 
   uint32_t slots() const { return static_cast<uint32_t>(page_of_.size()); }
+  // Of a page of the device.
+  uint32_t slot_of(uint32_t page) const { return slot_[page]; }
   // kNoPage: free.
   uint32_t page_of(uint32_t slot) const { return slot < page_of_.size() ? page_of_[slot] : kNoPage; }
   // Whether the module moves such pages: a program's own; where page_cache is set those of files and of shared memory,

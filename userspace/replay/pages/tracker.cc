@@ -97,8 +97,16 @@ class DeviceTracker final : public Tracker, neoprof::RingObserver {
     }
     return s;
   }
+  uint32_t watched() const override { return NEOPROF_WATCH_COUNT; }
+  void watch(uint32_t place, uint32_t slot) override {
+    device_->write(watch_offset(place), put(NEOPROF_WATCH_UNIT_MASK, slot), 0xff);
+  }
+  uint32_t watched(uint32_t place) override {
+    return static_cast<uint32_t>(get(NEOPROF_WATCH_COUNT_MASK, device_->read(watch_offset(place))));
+  }
 
  private:
+  static uint32_t watch_offset(uint32_t place) { return NEOPROF_WATCH_OFFSET + place * NEOPROF_WATCH_STRIDE; }
   void on_ring_entry(uint32_t index, uint64_t entry) override { ring_[index] = entry; }
   void write_head() { device_->write(NEOPROF_RING_OFFSET, put(NEOPROF_RING_HEAD_MASK, head_), 0x3); }
   void set_bitmap(uint32_t slots) {
