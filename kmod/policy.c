@@ -76,6 +76,7 @@ static void neotier_policy_init(struct neotier_device *dev, u64 now_ns)
 	};
 
 	neotier_ledger_start(&dev->hotlist.ledger, &terms);
+	neotier_watch_forget(&dev->watch);
 	memset(dev->policy_state, 0, sizeof(dev->policy_state));
 	dev->policy->init(dev->policy_state, &params);
 	WRITE_ONCE(dev->conf.threshold, READ_ONCE(dev->conf.start_threshold));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Between promotion/watch.h, which has the ledger's controls counted, and a device that counts what it is told to. */
+/* Between promotion/watch.h, which has controls and witnesses counted, and a device that counts what it is told to. */
 #include <linux/pfn.h>
 #include "neotier.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
-// Watch table: counts the requests of a few units that the host names, exactly: each has an entry of its own, so nothing is shared and
-// nothing is estimated. Beside the tracker, fed from the filter before down-sampling. A request takes three clocks, of which
-// the first registers it, so that the filter's path grows by no comparison:
+// Watch table: counts the requests of a few units that the host names, exactly: each has an entry of its own, so nothing
+// is shared and nothing is estimated. Beside the tracker, fed from the filter before down-sampling. A request takes three
+// clocks, of which the first registers it, so that the filter's path grows by no comparison:
 //   1 register the request   2 compare with all units, the lowest entry that names it   3 count
 //
 // A count is read, added to and written in one clock, so that the next request finds it: nothing has to be forwarded.

@@ -403,7 +403,7 @@ static void neotier_ledger_by_reports(struct neotier_ledger *ledger, const struc
 void neotier_ledger_count(struct neotier_ledger *ledger, u32 i, u32 requests, u64 ns, bool gone)
 {
 	bool control = i < ledger->nr_controls;
-	struct neotier_ledger_control *watched = control ? &ledger->controls[i] : &ledger->witnesses[i - ledger->nr_controls];
+	struct neotier_ledger_control *watched = neotier_ledger_watched(ledger, i);
 
 	/* A control that is gone needs nothing, whatever lies there now. */
 	watched->requests = control && gone ? 0 : requests;
@@ -528,8 +528,8 @@ static void neotier_ledger_dismiss_gone(struct neotier_ledger *ledger)
 }
 
 /*
- * What demoted pages were asked for. One that is gone was until then, as it came up for that: what came after it in its place is
- * counted with it, once.
+ * What demoted pages were asked for. One that is gone counts once more: it may have come up because it was asked for. Then what
+ * came to lie in its place is counted with it.
  */
 static void neotier_ledger_by_witnesses(struct neotier_ledger *ledger, const struct neotier_ledger_period *period, u64 epoch_ns)
 {
@@ -545,7 +545,7 @@ static void neotier_ledger_by_witnesses(struct neotier_ledger *ledger, const str
 		nr++;
 	}
 	if (nr)
-		ledger->missed = all / nr;
+		ledger->demoted_heat = all / nr;
 	ledger->witnessed = nr || (ledger->witnessed && ledger->nr_witnesses);
 	neotier_ledger_dismiss_gone(ledger);
 }
@@ -716,7 +716,7 @@ static u64 neotier_ledger_regretted(const struct neotier_ledger *ledger, const s
 	u64 down = ledger->stopped ? 0 : neotier_ledger_sum(ledger->demoted);
 
 	if (period->counted && ledger->witnessed)
-		return neotier_ledger_won(ledger, down, ledger->missed, interval_ns / 1000, period);
+		return neotier_ledger_won(ledger, down, ledger->demoted_heat, interval_ns / 1000, period);
 	if (period->counted && ledger->heat)
 		requests = ledger->regrets * ledger->heat / NEOTIER_LEDGER_FINE;
 	return neotier_ledger_worth(ledger, neotier_ledger_all(requests, period), period);
@@ -729,7 +729,7 @@ static u64 neotier_ledger_net(const struct neotier_ledger *ledger)
 
 	if (!ledger->witnessed || !up)
 		return ledger->heat;
-	missed = neotier_ledger_min(ledger->missed, 1ULL << 36) * neotier_ledger_min(down, up) / up;
+	missed = neotier_ledger_min(ledger->demoted_heat, 1ULL << 36) * neotier_ledger_min(down, up) / up;
 	return ledger->heat - neotier_ledger_min(ledger->heat, missed);
 }
 

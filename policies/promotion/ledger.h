@@ -11,9 +11,9 @@
  *		turn it is to move one in NEOTIER_LEDGER_ONE_IN stays where it is, for a horizon on average. Before the first move
  *		NEOTIER_LEDGER_PILOTS of those that wait do; then as many are let go as are too many. A page counts as promoted for one horizon: what it brings later is
  *		won, and not believed.
- * regret	what pages that were demoted to make room lose by it, for one horizon each: up to NEOTIER_LEDGER_WITNESSES of them, drawn by
- *		lot, are counted, where a device does that. Else requests to pages that were demoted in this horizon or the last one, as
- *		the device reports them.
+ * regret	what pages lose that were demoted to make room, for one horizon each. Where the device counts, up to
+ *		NEOTIER_LEDGER_WITNESSES of them are counted, drawn by lot. Else these are the requests to pages that were demoted in
+ *		this horizon or the last one, as the device reports them.
  *
  * Two things are asked of the controls: how much they are used, and how much of what they were used at first is left. Who is cold
  * for long is dropped, and takes its share of the promoted pages with it. A device may count what the host names exactly. Then
@@ -26,8 +26,8 @@
  * is hot does not last, it looks for a third of the time.
  *
  * A page may move while the balance pays for it, and while heat has lasted for so long that one and a half times that repays the move, at
- * the price of the moves of late. What the page that makes room would win is less. A balance below 0 stops all looking until the share has paid for it; not while what has just
- * moved is about to.
+ * the price of the moves of late. What the page that makes room would have had counts against it. A balance below 0 stops all
+ * looking until the share has paid for it; not while what has just moved is about to.
  *
  * Writes do not wait for memory, so they count neither way. Where it errs to the careful side: of a control that is hotter than
  * four medians only four are counted. Where it errs to the other side: where nothing is counted exactly, a demoted page below
@@ -49,7 +49,7 @@ extern "C" {
 #define NEOTIER_LEDGER_ONE_IN 16U
 #define NEOTIER_LEDGER_CONTROLS 40U
 #define NEOTIER_LEDGER_WITNESSES 24U
-/* Of a device's counters: one for each of both. */
+/* Of a device's counters: one for each control and witness. */
 #define NEOTIER_LEDGER_SLOTS (NEOTIER_LEDGER_CONTROLS + NEOTIER_LEDGER_WITNESSES)
 #define NEOTIER_LEDGER_PILOTS 32U
 /* Of a hot set of few pages more than one in NEOTIER_LEDGER_ONE_IN stay, but no more than these. */
@@ -128,7 +128,7 @@ struct neotier_ledger_control {
 	u32 page, count;	/* requests in an epoch in which it was reported, of late */
 	u64 identity;		/* of what lay there when it was chosen */
 	u64 seen_ns;		/* of ledger.watched_ns: when it was reported last */
-	/* What is counted exactly. Rates are of requests that are sampled, in an epoch, times NEOTIER_LEDGER_FINE. */
+	/* What is counted exactly; of a witness that alone, with page and identity. Rates are of requests that are sampled, in an epoch, times NEOTIER_LEDGER_FINE. */
 	u32 slot;		/* of the device's counters; nobody else's */
 	u32 requests;		/* since the last settlement, or since it was chosen */
 	u64 counted_ns;		/* in which they came; 0: not known */
@@ -144,8 +144,8 @@ struct neotier_ledger {
 	struct neotier_ledger_control controls[NEOTIER_LEDGER_CONTROLS];
 	struct neotier_ledger_control witnesses[NEOTIER_LEDGER_WITNESSES];	/* demoted pages */
 	u32 nr_witnesses, cast;		/* cast: pages that they were drawn from, less those of witnesses that are gone */
-	bool witnessed;			/* missed is known */
-	u64 missed;			/* requests to a demoted page in an epoch, times NEOTIER_LEDGER_FINE */
+	bool witnessed;			/* demoted_heat is known */
+	u64 demoted_heat;		/* requests to a demoted page in an epoch, times NEOTIER_LEDGER_FINE */
 	u64 slots;			/* that are somebody's, a bit each */
 	u64 filter[NEOTIER_LEDGER_FILTER];	/* bits of hashes: a page without one is no control */
 	u32 nr_controls, salt, drawn;	/* drawn: pages that could have been controls, less those of controls that are gone */
@@ -197,6 +197,7 @@ static inline u32 neotier_ledger_nr_watched(const struct neotier_ledger *ledger)
 	return ledger->nr_controls + ledger->nr_witnesses;
 }
 
+/* One of them, @i below their number. */
 static inline struct neotier_ledger_control *neotier_ledger_watched(struct neotier_ledger *ledger, u32 i)
 {
 	return i < ledger->nr_controls ? &ledger->controls[i] : &ledger->witnesses[i - ledger->nr_controls];

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 #include "promotion/watch.h"
 
-static const struct neotier_ledger_control *neotier_watch_of(const struct neotier_ledger *ledger, u32 i)
-{
-	return i < ledger->nr_controls ? &ledger->controls[i] : &ledger->witnesses[i - ledger->nr_controls];
-}
-
 void neotier_watch_forget(struct neotier_watch *watch)
 {
 	u32 slot;
@@ -19,7 +14,7 @@ static bool neotier_watch_has(const struct neotier_watch_slot *slot, const struc
 	return slot->since_ns && slot->page == control->page;
 }
 
-void neotier_watch_name(struct neotier_watch *watch, const struct neotier_ledger *ledger, u64 now_ns)
+void neotier_watch_name(struct neotier_watch *watch, struct neotier_ledger *ledger, u64 now_ns)
 {
 	u32 i;
 
@@ -30,7 +25,7 @@ void neotier_watch_name(struct neotier_watch *watch, const struct neotier_ledger
 		if (!(ledger->slots >> i & 1))
 			watch->slots[i].since_ns = 0;
 	for (i = 0; i < neotier_ledger_nr_watched(ledger); i++) {
-		const struct neotier_ledger_control *control = neotier_watch_of(ledger, i);
+		const struct neotier_ledger_control *control = neotier_ledger_watched(ledger, i);
 		struct neotier_watch_slot *slot = &watch->slots[control->slot];
 
 		if (control->slot >= watch->nr || neotier_watch_has(slot, control))
@@ -47,7 +42,7 @@ bool neotier_watch_count(struct neotier_watch *watch, struct neotier_ledger *led
 	if (!watch->nr || !neotier_ledger_bounds(ledger))
 		return false;
 	for (i = 0; i < neotier_ledger_nr_watched(ledger); i++) {
-		const struct neotier_ledger_control *control = neotier_watch_of(ledger, i);
+		const struct neotier_ledger_control *control = neotier_ledger_watched(ledger, i);
 		struct neotier_watch_slot *slot = &watch->slots[control->slot];
 
 		if (!neotier_watch_has(slot, control)) {

@@ -50,7 +50,7 @@ void neotier_watch_forget(struct neotier_watch *watch);
  *
  * Once after each settlement, before anything is chosen, and again when something may have been.
  */
-void neotier_watch_name(struct neotier_watch *watch, const struct neotier_ledger *ledger, u64 now_ns);
+void neotier_watch_name(struct neotier_watch *watch, struct neotier_ledger *ledger, u64 now_ns);
 
 /**
  * neotier_watch_count() - tells the ledger what those were asked for, before it settles

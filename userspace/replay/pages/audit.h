@@ -34,7 +34,7 @@ class AuditedTracker final : public Tracker {
   void drain(uint32_t max, std::vector<Report>& reports) override;
   uint32_t discard() override { return tracker_->discard(); }
   TrackerState state() override { return tracker_->state(); }
-  uint32_t watched() const override { return tracker_->watched(); }
+  uint32_t places() const override { return tracker_->places(); }
   void watch(uint32_t place, uint32_t slot) override { tracker_->watch(place, slot); }
   uint32_t watched(uint32_t place) override { return tracker_->watched(place); }
 

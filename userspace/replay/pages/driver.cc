@@ -135,7 +135,7 @@ Driver::Driver(const Recording& recording, Memory& memory, const Job& job, bool 
   const neotier_ledger_terms terms = {params_.loss_base_ms * kMs, static_cast<uint32_t>(params_.loss_ppm),
                                       static_cast<uint32_t>(params_.saved_ns)};
   neotier_ledger_start(&hotlist_.ledger, &terms);
-  watch_.nr = tracker_->watched();
+  watch_.nr = tracker_->places();
   watch_.ops = &kWatchOps;
   watch_.owner = this;
   neotier_hotlist_init(&hotlist_, places_.data(), static_cast<uint32_t>(places_.size()));

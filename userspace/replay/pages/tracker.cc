@@ -97,11 +97,12 @@ class DeviceTracker final : public Tracker, neoprof::RingObserver {
     }
     return s;
   }
-  uint32_t watched() const override { return NEOPROF_WATCH_COUNT; }
+  uint32_t places() const override { return NEOPROF_WATCH_COUNT; }
   void watch(uint32_t place, uint32_t slot) override {
     device_->write(watch_offset(place), put(NEOPROF_WATCH_UNIT_MASK, slot), 0xff);
   }
   uint32_t watched(uint32_t place) override {
+    device_->drain();
     return static_cast<uint32_t>(get(NEOPROF_WATCH_COUNT_MASK, device_->read(watch_offset(place))));
   }
 

@@ -49,9 +49,9 @@ class Tracker {
   // Throws all of them away; how many they were.
   virtual uint32_t discard() = 0;
   virtual TrackerState state() = 0;
-  // Pages that it counts one by one, each in a place of its own.
-  virtual uint32_t watched() const { return 0; }
-  // Counts the requests of `slot` in `place`, below watched(), from 0 on; and how many there were, modulo 2^32.
+  // Pages that it can count one by one, each in a place of its own.
+  virtual uint32_t places() const { return 0; }
+  // Counts the reads of `slot` in `place`, below places(), from 0 on; and how many there were, modulo 2^32.
   virtual void watch(uint32_t /*place*/, uint32_t /*slot*/) {}
   virtual uint32_t watched(uint32_t /*place*/) { return 0; }
 };

@@ -127,6 +127,27 @@ TEST(Tracker, WhatIsLostIsToldApart) {
   EXPECT_EQ(state.lost(), state.lost_ring) << "the others were reported all the same";
 }
 
+// Whatever shares its counters with them, and whether they are reported or not.
+TEST(Tracker, ADeviceCountsThePagesThatItIsToldTo) {
+  const auto device = make_tracker("device", {.slots = kSlots, .epoch_ticks = 2, .log2_width = 6});
+  ASSERT_EQ(device->places(), 64u);
+  device->set_threshold(1000);
+  read_times(*device, 5, 3);
+  device->watch(0, 5);
+  device->watch(63, 6);
+  for (uint32_t slot = 0; slot < kSlots; ++slot) read_times(*device, slot, 1 + slot % 7);
+  device->requests(std::vector<uint32_t>(4, 5 * 2 + 1));
+  device->tick();
+  device->tick();
+  EXPECT_EQ(device->watched(0), 1u + 5) << "reads alone, and none from before";
+  EXPECT_EQ(device->watched(63), 1u + 6);
+  device->watch(0, 8);
+  read_times(*device, 5, 10);
+  read_times(*device, 8, 2);
+  EXPECT_EQ(device->watched(0), 2u);
+  EXPECT_EQ(make_tracker("pebs", {.slots = kSlots})->places(), 0u);
+}
+
 TEST(Tracker, AnotherNameIsOneLine) {
   try {
     make_tracker("guess", {});
